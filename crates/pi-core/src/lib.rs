@@ -1,11 +1,43 @@
 //! The words and the trait boundaries of the `pi` engine.
 //!
-//! This crate says *what things are*: quantised number types ([`quant`]), weight matrices with one row per neuron, sets of
-//! neurons, and the operators a device offers. It does no I/O, starts no threads and contains no fast kernels; what it
-//! computes, it computes in the most obvious way, so that everything faster can be tested against it.
+//! This crate says *what things are*: quantised number types ([`quant`]), weight matrices with one row per neuron
+//! ([`Matrix`]), sets of neurons ([`NeuronSet`], [`ActiveSet`]), and the operators a [`Device`] offers ([`op`]). It does no
+//! I/O, starts no threads and contains no fast kernels; what it computes, it computes in the most obvious way, so that
+//! everything faster can be tested against it.
+//!
+//! ```
+//! use pi_core::{Matrix, QuantType};
+//!
+//! let w = Matrix::encode("w", QuantType::F16, 2, 3, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//! assert_eq!(w.row_bytes(), 6);
+//! assert_eq!(w.transposed()?.decode(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+//! # Ok::<(), pi_core::Error>(())
+//! ```
+//!
+//! What it does not do: read files (`pi-gguf`), compute fast (`pi-sparse-cpu`), run models (`pi-engine`).
 
+mod bytes;
+mod device;
 mod error;
+mod exec;
+mod hidden;
+mod matrix;
+mod neurons;
+pub mod op;
 pub mod quant;
+mod resident;
+pub mod spec;
 
+pub use bytes::SharedBytes;
+pub use device::{Device, DeviceInfo};
 pub use error::{Error, Result};
+pub use exec::{Executor, Serial};
+pub use hidden::Hidden;
+pub use matrix::{Matrix, MatrixView};
+pub use neurons::{ActiveSet, NeuronSet};
+pub use op::{Attention, AttentionRun, Batch, BatchToken, Dense, FfnRun, Limits, OpStats, SparseFfn, Write};
 pub use quant::{QuantInfo, QuantType};
+pub use resident::{Mirror, Moves, Resident};
+pub use spec::{
+    Activation, AttentionSpec, Down, FfnWeights, Gating, KvType, LinearSpec, NormSpec, RopeKind, RopeScaling, RopeSpec,
+};

@@ -1,0 +1,151 @@
+//! The rows of numbers that flow between operators.
+
+use crate::{Error, QuantType, Resident, Result};
+
+/// Hidden states of a step: `tokens` rows of `dim` numbers.
+///
+/// It remembers the encoded forms that operators asked for, so that an input is quantised once however many matrices read it.
+#[derive(Debug)]
+pub struct Hidden {
+    tokens: usize,
+    dim: usize,
+    data: Resident<f32>,
+    encoded: Vec<Encoded>,
+}
+
+#[derive(Debug)]
+struct Encoded {
+    ty: QuantType,
+    row_bytes: usize,
+    bytes: Vec<u8>,
+    current: bool,
+}
+
+impl Hidden {
+    /// Zeros on the host: room for `max_tokens` rows of `dim` numbers.
+    pub fn new(max_tokens: usize, dim: usize) -> Self {
+        Self::with_data(max_tokens, dim, Resident::new(max_tokens * dim))
+    }
+
+    /// The same over an array that a device made; it must hold `max_tokens × dim` numbers.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn with_data(max_tokens: usize, dim: usize, data: Resident<f32>) -> Self {
+        assert_eq!(data.len(), max_tokens * dim);
+        Self { tokens: max_tokens, dim, data, encoded: Vec::new() }
+    }
+
+    /// Number of rows in use.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Numbers per row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Sets the number of rows in use. Their contents are whatever they were.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] beyond the rows it was made for.
+    pub fn resize(&mut self, tokens: usize) -> Result<()> {
+        let limit = self.data.len().checked_div(self.dim).unwrap_or(0);
+        if tokens > limit {
+            return Err(Error::Limit { what: "rows of a hidden state".into(), limit, got: tokens });
+        }
+        self.tokens = tokens;
+        self.stale();
+        Ok(())
+    }
+
+    /// The rows on the host, row-major.
+    ///
+    /// # Errors
+    /// If the newest copy is on a device that fails.
+    pub fn host(&mut self) -> Result<&[f32]> {
+        let n = self.tokens * self.dim;
+        Ok(&self.data.host()?[..n])
+    }
+
+    /// The rows on the host, to be changed.
+    ///
+    /// # Errors
+    /// If the newest copy is on a device that fails.
+    pub fn host_mut(&mut self) -> Result<&mut [f32]> {
+        self.stale();
+        let n = self.tokens * self.dim;
+        Ok(&mut self.data.host_mut()?[..n])
+    }
+
+    /// The rows on the host, to be overwritten entirely.
+    pub fn host_overwrite(&mut self) -> &mut [f32] {
+        self.stale();
+        let n = self.tokens * self.dim;
+        &mut self.data.host_overwrite()[..n]
+    }
+
+    /// The array that knows where its newest copy is. Whoever writes to it must call [`stale`](Self::stale).
+    pub fn resident(&mut self) -> &mut Resident<f32> {
+        &mut self.data
+    }
+
+    /// Forgets the encoded forms.
+    pub fn stale(&mut self) {
+        self.encoded.iter_mut().for_each(|e| e.current = false);
+    }
+
+    /// The rows encoded as `ty`, `row_bytes` bytes each; `encode(rows, out)` is called if that was not done since the last
+    /// change. How they are encoded is the business of the device that reads them.
+    ///
+    /// # Errors
+    /// If the newest copy is on a device that fails.
+    pub fn encoded(
+        &mut self,
+        ty: QuantType,
+        row_bytes: usize,
+        encode: impl FnOnce(&[f32], &mut [u8]),
+    ) -> Result<&[u8]> {
+        let i = match self.encoded.iter().position(|e| e.ty == ty && e.row_bytes == row_bytes) {
+            Some(i) => i,
+            None => {
+                self.encoded.push(Encoded { ty, row_bytes, bytes: Vec::new(), current: false });
+                self.encoded.len() - 1
+            }
+        };
+        let (n, slot) = (self.tokens * self.dim, &mut self.encoded[i]);
+        if !slot.current {
+            let bytes = self.tokens * row_bytes;
+            if slot.bytes.len() < bytes {
+                slot.bytes.resize(bytes, 0);
+            }
+            encode(&self.data.host()?[..n], &mut slot.bytes[..bytes]);
+            slot.current = true;
+        }
+        Ok(&slot.bytes[..self.tokens * row_bytes])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_is_encoded_once_until_it_changes() {
+        let mut h = Hidden::new(2, 4);
+        let mut count = 0;
+        for change in [false, false, true, false] {
+            if change {
+                h.host_mut().unwrap()[0] = 1.0;
+            }
+            h.encoded(QuantType::F32, 16, |x, out| {
+                count += 1;
+                (QuantType::F32.info().encode)(x, out);
+            })
+            .unwrap();
+        }
+        assert_eq!(count, 2);
+        assert!(matches!(h.resize(3), Err(Error::Limit { limit: 2, got: 3, .. })));
+    }
+}
