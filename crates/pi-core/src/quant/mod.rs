@@ -4,8 +4,23 @@
 //! only list of types: a new one is a file and a line. How fast a type is computed is a backend's business; when a backend
 //! has no kernel for a type, it falls back to these functions, which are never removed.
 
+mod block;
 mod float;
-mod pending;
+mod iq4_nl;
+mod iq4_xs;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod q8_1;
+mod q8_k;
+mod search;
 
 use std::fmt;
 
@@ -72,20 +87,20 @@ impl QuantType {
             Self::F32 => &float::F32,
             Self::F16 => &float::F16,
             Self::BF16 => &float::BF16,
-            Self::Q4_0 => &pending::Q4_0,
-            Self::Q4_1 => &pending::Q4_1,
-            Self::Q5_0 => &pending::Q5_0,
-            Self::Q5_1 => &pending::Q5_1,
-            Self::Q8_0 => &pending::Q8_0,
-            Self::Q8_1 => &pending::Q8_1,
-            Self::Q2_K => &pending::Q2_K,
-            Self::Q3_K => &pending::Q3_K,
-            Self::Q4_K => &pending::Q4_K,
-            Self::Q5_K => &pending::Q5_K,
-            Self::Q6_K => &pending::Q6_K,
-            Self::Q8_K => &pending::Q8_K,
-            Self::IQ4_NL => &pending::IQ4_NL,
-            Self::IQ4_XS => &pending::IQ4_XS,
+            Self::Q4_0 => &q4_0::Q4_0,
+            Self::Q4_1 => &q4_1::Q4_1,
+            Self::Q5_0 => &q5_0::Q5_0,
+            Self::Q5_1 => &q5_1::Q5_1,
+            Self::Q8_0 => &q8_0::Q8_0,
+            Self::Q8_1 => &q8_1::Q8_1,
+            Self::Q2_K => &q2_k::Q2_K,
+            Self::Q3_K => &q3_k::Q3_K,
+            Self::Q4_K => &q4_k::Q4_K,
+            Self::Q5_K => &q5_k::Q5_K,
+            Self::Q6_K => &q6_k::Q6_K,
+            Self::Q8_K => &q8_k::Q8_K,
+            Self::IQ4_NL => &iq4_nl::IQ4_NL,
+            Self::IQ4_XS => &iq4_xs::IQ4_XS,
         }
     }
 
