@@ -96,34 +96,63 @@ impl Hidden {
         self.encoded.iter_mut().for_each(|e| e.current = false);
     }
 
-    /// The rows encoded as `ty`, `row_bytes` bytes each; `encode(rows, out)` is called if that was not done since the last
-    /// change. How they are encoded is the business of the device that reads them.
+    /// Makes sure that the rows are encoded as `ty`: `encode(rows, out)` is called if that was not done since the last
+    /// change, with room for `row_bytes` bytes per row. How rows are encoded is the business of the device that reads them.
+    /// For `F32` the rows themselves are the encoded form and `encode` is not called.
     ///
     /// # Errors
     /// If the newest copy is on a device that fails.
-    pub fn encoded(
-        &mut self,
-        ty: QuantType,
-        row_bytes: usize,
-        encode: impl FnOnce(&[f32], &mut [u8]),
-    ) -> Result<&[u8]> {
-        let i = match self.encoded.iter().position(|e| e.ty == ty && e.row_bytes == row_bytes) {
+    pub fn encode(&mut self, ty: QuantType, row_bytes: usize, encode: impl FnOnce(&[f32], &mut [u8])) -> Result<()> {
+        let n = self.tokens * self.dim;
+        if ty == QuantType::F32 {
+            self.data.host()?;
+            return Ok(());
+        }
+        let i = match self.encoded.iter().position(|e| e.ty == ty) {
             Some(i) => i,
             None => {
                 self.encoded.push(Encoded { ty, row_bytes, bytes: Vec::new(), current: false });
                 self.encoded.len() - 1
             }
         };
-        let (n, slot) = (self.tokens * self.dim, &mut self.encoded[i]);
-        if !slot.current {
+        let slot = &mut self.encoded[i];
+        if !slot.current || slot.row_bytes != row_bytes {
             let bytes = self.tokens * row_bytes;
             if slot.bytes.len() < bytes {
                 slot.bytes.resize(bytes, 0);
             }
             encode(&self.data.host()?[..n], &mut slot.bytes[..bytes]);
-            slot.current = true;
+            (slot.row_bytes, slot.current) = (row_bytes, true);
         }
-        Ok(&slot.bytes[..self.tokens * row_bytes])
+        Ok(())
+    }
+
+    /// The rows as [`encode`](Self::encode) left them; `None` if that was not done since the last change.
+    pub fn encoded(&self, ty: QuantType) -> Option<EncodedRows<'_>> {
+        if ty == QuantType::F32 {
+            let rows = &self.data.peek()?[..self.tokens * self.dim];
+            return Some(EncodedRows { bytes: bytemuck::cast_slice(rows), row_bytes: 4 * self.dim });
+        }
+        let slot = self.encoded.iter().find(|e| e.ty == ty && e.current)?;
+        Some(EncodedRows { bytes: &slot.bytes[..self.tokens * slot.row_bytes], row_bytes: slot.row_bytes })
+    }
+}
+
+/// Encoded rows, borrowed from a [`Hidden`].
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedRows<'a> {
+    bytes: &'a [u8],
+    row_bytes: usize,
+}
+
+impl<'a> EncodedRows<'a> {
+    /// Row `t`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn row(&self, t: usize) -> &'a [u8] {
+        &self.bytes[t * self.row_bytes..(t + 1) * self.row_bytes]
     }
 }
 
@@ -139,13 +168,17 @@ mod tests {
             if change {
                 h.host_mut().unwrap()[0] = 1.0;
             }
-            h.encoded(QuantType::F32, 16, |x, out| {
+            h.encode(QuantType::F16, 8, |x, out| {
                 count += 1;
-                (QuantType::F32.info().encode)(x, out);
+                (QuantType::F16.info().encode)(x, out);
             })
             .unwrap();
         }
         assert_eq!(count, 2);
+        assert_eq!(h.encoded(QuantType::F16).unwrap().row(0)[..2], [0x00, 0x3c]);
+        assert_eq!(h.encoded(QuantType::F32).unwrap().row(0)[..4], 1f32.to_le_bytes());
+        h.stale();
+        assert!(h.encoded(QuantType::F16).is_none());
         assert!(matches!(h.resize(3), Err(Error::Limit { limit: 2, got: 3, .. })));
     }
 }

@@ -86,6 +86,11 @@ impl<T: Copy + Default> Resident<T> {
         Ok(&self.host)
     }
 
+    /// The host's copy if it is current.
+    pub fn peek(&self) -> Option<&[T]> {
+        (self.newest != Newest::Mirror).then_some(&self.host[..])
+    }
+
     /// The host's copy, made current, to be changed. The device's becomes stale.
     ///
     /// # Errors

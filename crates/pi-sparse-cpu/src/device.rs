@@ -1,0 +1,83 @@
+//! The CPU as a device.
+
+use crate::{
+    Kernels, Pool,
+    attention::CpuAttention,
+    dense::{Linear, Norm},
+    ffn::CpuFfn,
+};
+use pi_core::{
+    Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
+    QuantType, Result, SparseFfn,
+};
+use std::sync::Arc;
+
+/// Operators on the CPU: a table of [`Kernels`] and an [`Executor`] to run them.
+///
+/// Results do not depend on the executor: the same kernels give the same bits with any number of threads.
+#[derive(Clone)]
+pub struct CpuDevice {
+    kernels: Arc<Kernels>,
+    exec: Arc<dyn Executor>,
+}
+
+impl CpuDevice {
+    /// A device of these kernels, run by this executor.
+    pub fn new(kernels: Kernels, exec: Arc<dyn Executor>) -> Self {
+        Self { kernels: Arc::new(kernels), exec }
+    }
+
+    /// The fastest kernels of this CPU on a pool of `threads` threads.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn with_threads(threads: usize) -> std::io::Result<Self> {
+        Ok(Self::new(Kernels::best(), Arc::new(Pool::new(threads)?)))
+    }
+
+    /// The kernels in use.
+    pub fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    /// Who runs them.
+    pub fn executor(&self) -> &Arc<dyn Executor> {
+        &self.exec
+    }
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: "cpu".into(),
+            detail: format!("{} kernels, {} threads", self.kernels.isa(), self.exec.width()),
+        }
+    }
+
+    fn supports(&self, _: QuantType) -> bool {
+        true // a type without a fast kernel is computed by the reference
+    }
+
+    fn hidden(&self, max_tokens: usize, dim: usize) -> Result<Hidden> {
+        Ok(Hidden::new(max_tokens, dim))
+    }
+
+    fn norm(&self, spec: &NormSpec) -> Result<Arc<dyn Dense>> {
+        Norm::check(spec)?;
+        Ok(Arc::new(Norm { spec: spec.clone(), exec: self.exec.clone() }))
+    }
+
+    fn linear(&self, spec: &LinearSpec) -> Result<Arc<dyn Dense>> {
+        spec.check()?;
+        Ok(Arc::new(Linear { spec: spec.clone(), kernels: self.kernels.clone(), exec: self.exec.clone() }))
+    }
+
+    fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
+        spec.check()?;
+        Ok(Arc::new(CpuAttention::new(spec, self.kernels.clone(), self.exec.clone())))
+    }
+
+    fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
+        Ok(Arc::new(CpuFfn::new(weights, neurons, self.kernels.clone(), self.exec.clone())?))
+    }
+}

@@ -1,0 +1,156 @@
+//! Writing to different parts of one array from several tasks.
+//!
+//! The two functions here hand out parts that cannot overlap, so that operators need no unsafe code of their own.
+#![allow(unsafe_code)]
+
+use pi_core::Executor;
+use std::{
+    marker::PhantomData,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Most parts an array is cut into.
+const MAX_PARTS: usize = 1024;
+
+/// Remembers which parts were handed out, so that an executor that runs a task twice cannot make two `&mut` to one part.
+struct Claims([AtomicU64; MAX_PARTS / 64]);
+
+impl Claims {
+    fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; MAX_PARTS / 64])
+    }
+
+    fn claim(&self, part: usize) {
+        let bit = 1 << (part % 64);
+        assert!(self.0[part / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0, "the executor ran task {part} twice");
+    }
+}
+
+/// A pointer that may go to another thread; the functions below see to it that parts are disjoint.
+struct Base<T>(*mut T);
+// SAFETY: used only to make disjoint `&mut` parts of a `&mut [T]`, with `T: Send`.
+unsafe impl<T: Send> Sync for Base<T> {}
+
+/// The columns `range` of a row-major array, for one task.
+pub struct Columns<'a> {
+    base: *mut f32,
+    rows: usize,
+    stride: usize,
+    range: Range<usize>,
+    life: PhantomData<&'a mut f32>,
+}
+
+impl Columns<'_> {
+    /// The columns of this part.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// This part of row `r`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn row(&mut self, r: usize) -> &mut [f32] {
+        assert!(r < self.rows);
+        // SAFETY: row and range lie within the array (checked in `columns`); the claim there makes sure that only one task
+        // has this range; the borrow of `self` keeps one row from being borrowed twice.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(r * self.stride + self.range.start), self.range.len()) }
+    }
+}
+
+/// Cuts `data`, rows of `cols` numbers, into runs of columns that start at multiples of `step` and are at least `min` wide
+/// (except the last), and calls `f` for each, in parallel.
+///
+/// # Panics
+/// If `data` is not a whole number of rows, or `step` is 0.
+pub fn columns(
+    exec: &dyn Executor,
+    data: &mut [f32],
+    cols: usize,
+    step: usize,
+    min: usize,
+    f: impl Fn(Columns<'_>) + Sync,
+) {
+    if cols == 0 {
+        return;
+    }
+    assert!(data.len().is_multiple_of(cols) && step > 0);
+    // A few parts per thread: enough to even out a slow core, not so many that handing them out costs.
+    let wanted = if exec.width() == 1 { 1 } else { (exec.width() * 4).min(MAX_PARTS) };
+    let width = cols.div_ceil(wanted).max(min).next_multiple_of(step);
+    let (rows, parts) = (data.len() / cols, cols.div_ceil(width));
+    let (base, claims) = (Base(data.as_mut_ptr()), Claims::new());
+    exec.run(parts, &|i| {
+        assert!(i < parts);
+        claims.claim(i);
+        let base = &base;
+        let range = i * width..((i + 1) * width).min(cols);
+        f(Columns { base: base.0, rows, stride: cols, range, life: PhantomData });
+    });
+}
+
+/// Cuts `data` into chunks of `len` (the last may be shorter) and calls `f(index, chunk)` for each, in parallel.
+///
+/// # Panics
+/// If `len` is 0.
+pub fn chunks<T: Send>(exec: &dyn Executor, data: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    assert!(len > 0);
+    let total = data.len();
+    let per_task = total.div_ceil(len).div_ceil(MAX_PARTS);
+    let width = per_task * len;
+    let (base, claims) = (Base(data.as_mut_ptr()), Claims::new());
+    exec.run(total.div_ceil(width.max(1)), &|i| {
+        claims.claim(i);
+        let base = &base;
+        let (start, end) = ((i * width).min(total), ((i + 1) * width).min(total));
+        // SAFETY: `start..end` lies within the slice, and the claim makes sure that only one task has it.
+        let part = unsafe { std::slice::from_raw_parts_mut(base.0.add(start), end - start) };
+        part.chunks_mut(len).enumerate().for_each(|(k, chunk)| f(i * per_task + k, chunk));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pool;
+
+    #[test]
+    fn parts_cover_everything_once() {
+        let pool = Pool::new(3).unwrap();
+        for (rows, cols, step, min) in [(1, 1, 1, 1), (3, 100, 32, 1), (2, 97, 4, 40), (5, 0, 1, 1), (4, 256, 256, 1)] {
+            let mut data = vec![0.0; rows * cols];
+            columns(&pool, &mut data, cols, step, min, |mut part| {
+                assert_eq!(part.range().start % step, 0);
+                for r in 0..rows {
+                    part.row(r).iter_mut().for_each(|v| *v += 1.0);
+                }
+            });
+            assert!(data.iter().all(|&v| v == 1.0), "{rows} x {cols}");
+        }
+        let mut data = vec![0usize; 101];
+        chunks(&pool, &mut data, 10, |i, c| c.iter_mut().for_each(|v| *v += i + 1));
+        assert!(data.iter().enumerate().all(|(i, &v)| v == i / 10 + 1));
+        let mut data = vec![0usize; 5000];
+        chunks(&pool, &mut data, 2, |i, c| c.iter_mut().for_each(|v| *v += i + 1));
+        assert!(data.iter().enumerate().all(|(i, &v)| v == i / 2 + 1));
+        chunks(&pool, &mut [0u8; 0], 2, |_, _| panic!("there is nothing"));
+    }
+
+    #[test]
+    #[should_panic(expected = "twice")]
+    fn an_executor_that_runs_a_task_twice_is_found_out() {
+        struct Twice;
+        impl Executor for Twice {
+            fn width(&self) -> usize {
+                1
+            }
+            fn run(&self, _: usize, task: &(dyn Fn(usize) + Sync)) {
+                task(0);
+                task(0);
+            }
+        }
+        chunks(&Twice, &mut [0u8; 4], 4, |_, _| {});
+    }
+}
