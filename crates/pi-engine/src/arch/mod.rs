@@ -1,0 +1,115 @@
+//! Model families. One file each: which metadata and tensors a family has, and in which order its layers compute.
+
+mod llama;
+
+use crate::{
+    Error, Result,
+    config::{Keys, ModelConfig},
+    layer::LayerStep,
+    source::WeightSource,
+};
+
+/// A model family: data, and the order of five calls.
+pub trait Architecture: Send + Sync {
+    /// The names in `general.architecture` that mean this family.
+    fn names(&self) -> &[&str];
+    /// Reads the family's metadata.
+    ///
+    /// # Errors
+    /// If a key is missing, has another type or is out of range, or the file uses a feature that is not built.
+    fn config(&self, keys: &Keys<'_>) -> Result<ModelConfig>;
+    /// The tensor's name without `.weight` or `.bias`. The default is what most families use.
+    fn tensor(&self, slot: Slot, layer: usize) -> String {
+        slot.default_name(layer)
+    }
+    /// One layer. The default is the sequential pre-norm layer.
+    ///
+    /// # Errors
+    /// Whatever the operators report.
+    fn layer(&self, step: &mut LayerStep<'_>) -> Result<()> {
+        step.norm1()?;
+        step.attention()?;
+        step.mark()?;
+        step.norm2()?;
+        step.ffn()
+    }
+}
+
+/// The places that tensors of a model take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Slot {
+    /// Token embedding.
+    Embedding,
+    /// Norm before the head.
+    OutputNorm,
+    /// The head; tied to the embedding if absent.
+    Output,
+    /// Divisors of the rotary frequencies.
+    RopeFactors,
+    /// Norm before attention.
+    Norm1,
+    /// Query projection.
+    Query,
+    /// Key projection.
+    Key,
+    /// Value projection.
+    Value,
+    /// Projection after attention.
+    AttentionOutput,
+    /// Norm before the FFN.
+    Norm2,
+    /// FFN gate.
+    Gate,
+    /// FFN up.
+    Up,
+    /// FFN down, output-major as usual.
+    Down,
+    /// FFN down, neuron-major (PowerInfer files).
+    DownTransposed,
+}
+
+impl Slot {
+    fn default_name(self, layer: usize) -> String {
+        let name = match self {
+            Self::Embedding => return "token_embd".into(),
+            Self::OutputNorm => return "output_norm".into(),
+            Self::Output => return "output".into(),
+            Self::RopeFactors => return "rope_freqs".into(),
+            Self::Norm1 => "attn_norm",
+            Self::Query => "attn_q",
+            Self::Key => "attn_k",
+            Self::Value => "attn_v",
+            Self::AttentionOutput => "attn_output",
+            Self::Norm2 => "ffn_norm",
+            Self::Gate => "ffn_gate",
+            Self::Up => "ffn_up",
+            Self::Down => "ffn_down",
+            Self::DownTransposed => "ffn_down_t",
+        };
+        format!("blk.{layer}.{name}")
+    }
+}
+
+/// All families. A new one is a file and a line here.
+static ALL: &[&dyn Architecture] = &[&llama::Llama];
+
+/// The names that are supported.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().flat_map(|a| a.names()).copied()
+}
+
+/// The family of a model file.
+///
+/// # Errors
+/// If the file does not say, or says one that is not known.
+pub fn detect(source: &dyn WeightSource) -> Result<(&'static dyn Architecture, ModelConfig)> {
+    let meta = source.metadata();
+    let name: &str = meta.require("general.architecture")?;
+    let arch = ALL.iter().find(|a| a.names().contains(&name)).ok_or_else(|| Error::Architecture {
+        path: meta.path().display().to_string(),
+        name: name.into(),
+        known: names().collect::<Vec<_>>().join(", "),
+    })?;
+    Ok((*arch, arch.config(&Keys::new(meta, name, source.kind()))?))
+}

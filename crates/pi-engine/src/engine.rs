@@ -1,0 +1,206 @@
+//! The loaded model.
+
+use crate::{
+    Error, Result, Session, SessionOptions,
+    arch::{self, Architecture},
+    config::ModelConfig,
+    load::{self, LoadOptions, Model},
+    source::WeightSource,
+    sparsity::{Sparsity, SparsityReport},
+    tokenizer,
+};
+use pi_core::{Activation, Device, KvType, text::Tokenizer};
+use pi_gguf::Source;
+use pi_sparse_cpu::{CpuDevice, Kernels, Pool};
+use std::{path::Path, sync::Arc};
+
+/// A model, ready to run. Immutable, `Send` and `Sync`; cloning shares it. What changes is in [`Session`]s.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub config: ModelConfig,
+    pub arch: &'static dyn Architecture,
+    pub model: Model,
+    pub tokenizer: Arc<dyn Tokenizer>,
+    pub device: Arc<dyn Device>,
+    pub check: bool,
+    warnings: Vec<String>,
+}
+
+impl Engine {
+    /// Loads a model file with the default settings.
+    ///
+    /// # Errors
+    /// As [`EngineBuilder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder().open(path)
+    }
+
+    /// Settings first.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// A session with caches of its own.
+    ///
+    /// # Errors
+    /// If a setting is out of range, or there is no memory for the KV cache.
+    pub fn session(&self, options: &SessionOptions) -> Result<Session> {
+        Session::new(self.clone(), options)
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.inner.config
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &dyn Tokenizer {
+        &*self.inner.tokenizer
+    }
+
+    /// Number of tokens that can be sampled: those of the tokenizer. (The model may have more rows; they have no text.)
+    pub fn vocab(&self) -> usize {
+        self.inner.tokenizer.len()
+    }
+
+    /// What is skipped, and why something is not.
+    pub fn sparsity(&self) -> &SparsityReport {
+        &self.inner.model.sparsity
+    }
+
+    /// Bytes of all weight matrices that a token can read.
+    pub fn weight_bytes(&self) -> u64 {
+        self.inner.model.weight_bytes
+    }
+
+    /// The device that computes.
+    pub fn device(&self) -> &dyn Device {
+        &*self.inner.device
+    }
+
+    /// What was odd about the file but could be loaded all the same.
+    pub fn warnings(&self) -> &[String] {
+        &self.inner.warnings
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("config", self.config()).finish_non_exhaustive()
+    }
+}
+
+/// How a model is to be loaded and run.
+#[derive(Default)]
+pub struct EngineBuilder {
+    source: Source,
+    threads: Option<usize>,
+    kernels: Option<Kernels>,
+    device: Option<Arc<dyn Device>>,
+    sparsity: Sparsity,
+    activation: Option<Activation>,
+    kv: KvType,
+    check: bool,
+}
+
+impl EngineBuilder {
+    /// Whether the file is mapped (the default) or read into memory.
+    pub fn source(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// Threads of the CPU device. Default: as many as this process may use cores.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Kernels of the CPU device. Default: the fastest of this CPU.
+    pub fn kernels(mut self, kernels: Kernels) -> Self {
+        self.kernels = Some(kernels);
+        self
+    }
+
+    /// A device of your own instead of the CPU; threads and kernels then do not apply.
+    pub fn device(mut self, device: Arc<dyn Device>) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// What is skipped. Default: whatever the activation allows.
+    pub fn sparsity(mut self, sparsity: Sparsity) -> Self {
+        self.sparsity = sparsity;
+        self
+    }
+
+    /// Another activation than the file says.
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.activation = Some(activation);
+        self
+    }
+
+    /// How keys and values are kept. Default: F16.
+    pub fn kv(mut self, kv: KvType) -> Self {
+        self.kv = kv;
+        self
+    }
+
+    /// Check mode: looks for non-finite numbers after every operator and names the first. Slow.
+    pub fn check(mut self, check: bool) -> Self {
+        self.check = check;
+        self
+    }
+
+    /// Loads a GGUF or PowerInfer file (or any part of a split one).
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or is of an unsupported family; if a setting is out of range.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Engine> {
+        let file = pi_gguf::File::open_with(path, self.source)?;
+        self.load(&file)
+    }
+
+    /// Loads from a source of your own. Weights are shared with it, not copied.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn load(self, source: &dyn WeightSource) -> Result<Engine> {
+        let (arch, mut config) = arch::detect(source)?;
+        if let Some(act) = self.activation {
+            config.activation = act;
+        }
+        config.name = source.metadata().get::<&str>("general.name").ok().flatten().map(Into::into);
+        let path = source.metadata().path().display().to_string();
+        let (tokenizer, warnings) = tokenizer::load(source.metadata())
+            .map_err(|source| Error::Vocab { path: path.clone(), source })?;
+        let device = match self.device {
+            Some(device) => device,
+            None => cpu(self.threads, self.kernels)?,
+        };
+        let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv };
+        let model = load::load(source, arch, &config, &options)?;
+        if tokenizer.len() > model.embedding.rows() {
+            return Err(Error::Tensor {
+                path,
+                tensor: model.embedding.name().into(),
+                message: format!("expected a row for each of {} tokens, got {}", tokenizer.len(), model.embedding.rows()),
+            });
+        }
+        let inner = Inner { config, arch, model, tokenizer, device, check: self.check, warnings };
+        Ok(Engine { inner: Arc::new(inner) })
+    }
+}
+
+fn cpu(threads: Option<usize>, kernels: Option<Kernels>) -> Result<Arc<dyn Device>> {
+    let threads = threads.unwrap_or_else(Pool::default_width);
+    if !(1..=1024).contains(&threads) {
+        return Err(Error::setting("threads", "a number from 1 to 1024", threads));
+    }
+    let pool = Pool::new(threads).map_err(|source| Error::Threads { threads, source })?;
+    Ok(Arc::new(CpuDevice::new(kernels.unwrap_or_else(Kernels::best), Arc::new(pool))))
+}

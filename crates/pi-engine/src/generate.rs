@@ -1,0 +1,228 @@
+//! From a prompt to text.
+
+use crate::{
+    Error, Result, Session, Stats,
+    sampler::{Chain, Sampler, SamplingParams},
+    stop::StopFilter,
+    tokenizer::StreamDecoder,
+};
+use pi_core::text::TokenId;
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+/// What to generate, and until when.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerateOptions {
+    /// Most tokens to generate. `None`: until something else stops it.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Text that ends the generation; it is not part of the result.
+    pub stop: Vec<String>,
+    /// End-of-generation tokens do not stop; they are generated and passed over like any other.
+    pub ignore_eos: bool,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// An end-of-generation token, which is not part of the result.
+    Eos(TokenId),
+    /// A stop string.
+    Stop(String),
+    /// The wanted number of tokens.
+    Length,
+    /// The context is full.
+    Context,
+    /// The sink asked for it.
+    Cancelled,
+}
+
+impl StopReason {
+    /// A word for programs: `eos`, `stop`, `length`, `context`, `cancelled`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Eos(_) => "eos",
+            Self::Stop(_) => "stop",
+            Self::Length => "length",
+            Self::Context => "context",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Takes text as it comes. Implemented for closures.
+pub trait Sink {
+    /// Whole characters of new text. [`ControlFlow::Break`] ends the generation.
+    fn text(&mut self, text: &str) -> ControlFlow<()>;
+}
+
+impl<F: FnMut(&str) -> ControlFlow<()>> Sink for F {
+    fn text(&mut self, text: &str) -> ControlFlow<()> {
+        self(text)
+    }
+}
+
+/// A finished generation.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// The text, without the prompt.
+    pub text: String,
+    /// The generated tokens.
+    pub tokens: Vec<TokenId>,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// The seed that was used.
+    pub seed: u64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Time for the prompt.
+    pub prompt_time: Duration,
+    /// Time for the steps after it.
+    pub decode_time: Duration,
+    /// What was read and computed while decoding (after the prompt).
+    pub stats: Stats,
+}
+
+impl Generated {
+    /// Prompt tokens per second.
+    pub fn prompt_tps(&self) -> f64 {
+        self.prompt_tokens as f64 / self.prompt_time.as_secs_f64().max(1e-9)
+    }
+
+    /// Steps per second after the prompt; `None` if there was none. (The first token comes from the prompt's logits.)
+    pub fn decode_tps(&self) -> Option<f64> {
+        (self.stats.tokens > 0).then(|| self.stats.tokens as f64 / self.decode_time.as_secs_f64().max(1e-9))
+    }
+}
+
+impl Session {
+    /// Appends `prompt` to sequence `seq` and generates with the usual chain of samplers.
+    ///
+    /// # Errors
+    /// If settings are out of range, the prompt is empty or does not fit the context, the logits are not finite, or an
+    /// operator fails.
+    pub fn generate(
+        &mut self,
+        seq: u32,
+        prompt: &[TokenId],
+        options: &GenerateOptions,
+        sink: &mut dyn Sink,
+    ) -> Result<Generated> {
+        let mut chain = Chain::new(options.sampling.clone(), self.engine().vocab())?;
+        let seed = chain.seed();
+        let mut generated = self.generate_with(seq, prompt, options, &mut chain, sink)?;
+        generated.seed = seed;
+        Ok(generated)
+    }
+
+    /// The same with a sampler of your own; `options.sampling` is not used.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate).
+    pub fn generate_with(
+        &mut self,
+        seq: u32,
+        prompt: &[TokenId],
+        options: &GenerateOptions,
+        sampler: &mut dyn Sampler,
+        sink: &mut dyn Sink,
+    ) -> Result<Generated> {
+        let engine = self.engine().clone();
+        if prompt.len() + self.len(seq) >= self.context() && options.max_tokens != Some(0) {
+            return Err(Error::Context { needed: prompt.len() + self.len(seq) + 1, context: self.context() });
+        }
+        let start = Instant::now();
+        let fresh = self.is_empty(seq);
+        self.feed(seq, prompt)?;
+        prompt.iter().for_each(|&t| sampler.accept(t));
+        let prompt_time = start.elapsed();
+        self.reset_stats();
+        let mut out = Output {
+            decoder: StreamDecoder::new(engine.tokenizer(), false),
+            filter: StopFilter::new(&options.stop),
+            text: String::new(),
+            sink,
+        };
+        let _ = fresh;
+        let (mut tokens, start) = (Vec::new(), Instant::now());
+        let stop = loop {
+            if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
+                break StopReason::Length;
+            }
+            let token = sampler.sample(self.logits(0)?)?;
+            if !options.ignore_eos && engine.tokenizer().special().is_eog(token) {
+                break StopReason::Eos(token);
+            }
+            sampler.accept(token);
+            tokens.push(token);
+            if let Some(stop) = out.push(token)? {
+                break stop;
+            }
+            if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
+                break StopReason::Length;
+            }
+            if self.len(seq) >= self.context() {
+                break StopReason::Context;
+            }
+            self.step(&[crate::StepToken { token, seq, logits: true }])?;
+        };
+        let decode_time = start.elapsed();
+        let text = out.finish(&stop)?;
+        let stats = self.stats();
+        Ok(Generated {
+            text,
+            tokens,
+            stop,
+            seed: 0,
+            prompt_tokens: prompt.len(),
+            prompt_time,
+            decode_time,
+            stats,
+        })
+    }
+}
+
+/// Tokens to text: whole characters, stop strings taken out.
+struct Output<'a> {
+    decoder: StreamDecoder<'a>,
+    filter: StopFilter<'a>,
+    text: String,
+    sink: &'a mut dyn Sink,
+}
+
+impl Output<'_> {
+    fn push(&mut self, token: TokenId) -> Result<Option<StopReason>> {
+        let piece = self.decoder.push(token)?;
+        let (text, stop) = self.filter.push(&piece);
+        let flow = self.show(&text);
+        Ok(match stop {
+            Some(stop) => Some(StopReason::Stop(stop.into())),
+            None if flow.is_break() => Some(StopReason::Cancelled),
+            None => None,
+        })
+    }
+
+    fn show(&mut self, text: &str) -> ControlFlow<()> {
+        if text.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.text.push_str(text);
+        self.sink.text(text)
+    }
+
+    /// What was held back is shown, unless a stop string ended the text.
+    fn finish(mut self, stop: &StopReason) -> Result<String> {
+        if !matches!(stop, StopReason::Stop(_) | StopReason::Cancelled) {
+            let rest = self.decoder.finish();
+            let (text, _) = self.filter.push(&rest);
+            let _ = self.show(&text);
+            let held = std::mem::replace(&mut self.filter, StopFilter::new(&[])).finish();
+            let _ = self.show(&held);
+        }
+        Ok(self.text)
+    }
+}

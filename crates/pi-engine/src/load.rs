@@ -1,0 +1,188 @@
+//! From tensors to operators.
+
+use crate::{
+    Error, Result,
+    arch::{Architecture, Slot},
+    config::ModelConfig,
+    layer::Layer,
+    source::{Reader, WeightSource},
+    sparsity::{Sparsity, SparsityReport},
+};
+use pi_core::{
+    AttentionSpec, Dense, Device, Down, FfnWeights, KvType, LinearSpec, Matrix, NeuronSet, NormSpec, RopeSpec,
+};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// A loaded model: immutable, shared by all sessions.
+pub(crate) struct Model {
+    pub embedding: Matrix,
+    pub layers: Vec<Layer>,
+    pub norm: Arc<dyn Dense>,
+    pub head: Arc<dyn Dense>,
+    pub sparsity: SparsityReport,
+    pub weight_bytes: u64,
+}
+
+/// What the loader needs to know beside the file.
+pub(crate) struct LoadOptions<'a> {
+    pub device: &'a dyn Device,
+    pub sparsity: Sparsity,
+    pub kv: KvType,
+}
+
+struct Loader<'a> {
+    reader: Reader<'a>,
+    arch: &'a dyn Architecture,
+    config: &'a ModelConfig,
+    options: &'a LoadOptions<'a>,
+    sparsity: &'a SparsityReport,
+    rope: Option<RopeSpec>,
+}
+
+pub(crate) fn load(
+    source: &dyn WeightSource,
+    arch: &dyn Architecture,
+    config: &ModelConfig,
+    options: &LoadOptions<'_>,
+) -> Result<Model> {
+    let sparsity = sparsity(source, arch, config, options.sparsity)?;
+    let reader = Reader(source);
+    let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
+    let rope = match &config.rope {
+        None => None,
+        Some(r) => Some(RopeSpec {
+            kind: r.kind,
+            dims: r.dims,
+            base: r.base,
+            scaling: r.scaling,
+            factors: reader.vector(&name(Slot::RopeFactors), r.dims / 2)?,
+        }),
+    };
+    let embedding = reader.matrix(&name(Slot::Embedding))?;
+    embedding.expect_shape(embedding.rows(), config.dim)?;
+    let loader = Loader { reader, arch, config, options, sparsity: &sparsity, rope };
+    let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect::<Result<_>>()?;
+    let (layers, bytes): (Vec<Layer>, Vec<u64>) = layers.into_iter().unzip();
+    // A file without a head ties it to the embedding.
+    let head = source.matrix(&name(Slot::Output))?.unwrap_or_else(|| embedding.clone());
+    head.expect_shape(embedding.rows(), config.dim)?;
+    let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
+    let norm = loader.norm(Slot::OutputNorm, 0)?;
+    let head = options.device.linear(&LinearSpec::new(head))?;
+    Ok(Model { embedding, layers, norm, head, sparsity, weight_bytes })
+}
+
+/// What a file allows to be skipped, judged by its first layer.
+///
+/// # Errors
+/// If the FFN's tensors are missing, or `wanted` is not possible.
+pub(crate) fn sparsity(
+    source: &dyn WeightSource,
+    arch: &dyn Architecture,
+    config: &ModelConfig,
+    wanted: Sparsity,
+) -> Result<SparsityReport> {
+    let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
+    let down = match source.matrix(&name(Slot::DownTransposed))? {
+        Some(m) => (m.ty(), true),
+        None => (Reader(source).matrix(&name(Slot::Down))?.ty(), false),
+    };
+    let has_gate = config.gating != pi_core::Gating::UpOnly;
+    Ok(SparsityReport::new(wanted, config.activation, has_gate, down)?)
+}
+
+impl Loader<'_> {
+    fn name(&self, slot: Slot, layer: usize) -> String {
+        format!("{}.weight", self.arch.tensor(slot, layer))
+    }
+
+    fn matrix(&self, slot: Slot, layer: usize) -> Result<Matrix> {
+        let m = self.reader.matrix(&self.name(slot, layer))?;
+        if !self.options.device.supports(m.ty()) {
+            return Err(Error::Tensor {
+                path: self.reader.path(),
+                tensor: m.name().into(),
+                message: format!("type {} is not supported by {}", m.ty(), self.options.device.info().name),
+            });
+        }
+        Ok(m)
+    }
+
+    fn bias(&self, slot: Slot, layer: usize, len: usize) -> Result<Option<Arc<[f32]>>> {
+        self.reader.vector(&format!("{}.bias", self.arch.tensor(slot, layer)), len)
+    }
+
+    fn linear(&self, slot: Slot, layer: usize) -> Result<LinearSpec> {
+        let weight = self.matrix(slot, layer)?;
+        let bias = self.bias(slot, layer, weight.rows())?;
+        Ok(LinearSpec { weight, bias })
+    }
+
+    fn norm(&self, slot: Slot, layer: usize) -> Result<Arc<dyn Dense>> {
+        let name = self.name(slot, layer);
+        let weight = self.reader.vector(&name, self.config.dim)?.ok_or_else(|| {
+            Error::Gguf(pi_gguf::Error::MissingTensor { path: self.reader.path().into(), tensor: name })
+        })?;
+        Ok(self.options.device.norm(&NormSpec::Rms { weight, eps: self.config.norm_eps })?)
+    }
+
+    /// The layer's operators, and the bytes of its matrices.
+    fn layer(&self, i: usize) -> Result<(Layer, u64)> {
+        let (c, device) = (self.config, self.options.device);
+        let attention = AttentionSpec {
+            q: self.linear(Slot::Query, i)?,
+            k: self.linear(Slot::Key, i)?,
+            v: self.linear(Slot::Value, i)?,
+            o: self.linear(Slot::AttentionOutput, i)?,
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            scale: 1.0 / (c.head_dim as f32).sqrt(),
+            rope: self.rope.clone(),
+            kv: self.options.kv,
+        };
+        attention.q.weight.expect_shape(c.heads * c.head_dim, c.dim)?;
+        let ffn = self.ffn(i)?;
+        let matrices = [&attention.q.weight, &attention.k.weight, &attention.v.weight, &attention.o.weight];
+        let bytes = matrices.into_iter().chain(&ffn.gate).chain([&ffn.up, ffn.down.matrix()]);
+        let bytes = bytes.map(|m| m.size_bytes() as u64).sum();
+        let layer = Layer {
+            norm1: self.norm(Slot::Norm1, i)?,
+            attention: device.attention(&attention)?,
+            norm2: self.norm(Slot::Norm2, i)?,
+            ffn: device.sparse_ffn(&ffn, &NeuronSet::all(c.neurons))?,
+        };
+        Ok((layer, bytes))
+    }
+
+    fn ffn(&self, i: usize) -> Result<FfnWeights> {
+        let c = self.config;
+        let has_gate = c.gating != pi_core::Gating::UpOnly;
+        let gate = has_gate.then(|| self.matrix(Slot::Gate, i)).transpose()?;
+        let up = self.matrix(Slot::Up, i)?;
+        up.expect_shape(c.neurons, c.dim)?;
+        let (down, down_slot) = match self.reader.0.matrix(&self.name(Slot::DownTransposed, i))? {
+            Some(m) => (Down::NeuronMajor(m), Slot::DownTransposed),
+            None => {
+                let m = self.matrix(Slot::Down, i)?;
+                m.expect_shape(c.dim, c.neurons)?;
+                // Once, in memory: afterwards a neuron's outputs lie together and idle ones are not read.
+                let lossless = self.sparsity.skips_down && m.ty().is_float();
+                let down = if lossless { Down::NeuronMajor(m.transposed()?) } else { Down::OutputMajor(m) };
+                (down, Slot::Down)
+            }
+        };
+        Ok(FfnWeights {
+            gate_bias: if has_gate { self.bias(Slot::Gate, i, c.neurons)? } else { None },
+            up_bias: self.bias(Slot::Up, i, c.neurons)?,
+            down_bias: self.bias(down_slot, i, c.dim)?,
+            gate,
+            up,
+            down,
+            gating: c.gating,
+            act: c.activation,
+            skip: self.sparsity.is_on(),
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! Sequences of tokens in progress: KV caches, buffers, and one step through the model.
+
+use crate::{
+    Engine, Error, Result,
+    layer::{LayerRun, LayerStep},
+};
+use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, Write, text::TokenId};
+
+/// What a session must be able to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Positions per sequence. Default: what the model was made for, at most 4096.
+    pub context: Option<usize>,
+    /// Tokens per step; longer prompts are cut into steps.
+    pub batch: usize,
+    /// Sequences at the same time.
+    pub sequences: usize,
+    /// Tokens per step whose logits can be asked for.
+    pub logits: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { context: None, batch: 512, sequences: 1, logits: 1 }
+    }
+}
+
+/// One token of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepToken {
+    /// The token.
+    pub token: TokenId,
+    /// Its sequence; it is appended there.
+    pub seq: u32,
+    /// Whether the logits after it are wanted.
+    pub logits: bool,
+}
+
+/// What a session has done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Tokens computed.
+    pub tokens: u64,
+    /// Bytes of weights and caches read.
+    pub bytes: u64,
+    /// Per layer: share of neurons that were computed in full, 0 to 1.
+    pub active: Vec<f32>,
+}
+
+impl Stats {
+    /// The mean share of neurons computed in full; `None` if nothing was computed.
+    pub fn active_share(&self) -> Option<f32> {
+        (!self.active.is_empty() && self.tokens > 0).then(|| self.active.iter().sum::<f32>() / self.active.len() as f32)
+    }
+
+    /// Bytes read per token; `None` if nothing was computed.
+    pub fn bytes_per_token(&self) -> Option<u64> {
+        self.bytes.checked_div(self.tokens)
+    }
+}
+
+/// Sequences in progress. After a failed step all of them are as they were before it.
+pub struct Session {
+    engine: Engine,
+    limits: Limits,
+    layers: Vec<LayerRun>,
+    h: Hidden,
+    x: Hidden,
+    picked: Hidden,
+    normed: Hidden,
+    logits: Hidden,
+    active: ActiveSet,
+    batch: Vec<BatchToken>,
+    wanted: Vec<usize>,
+    len: Vec<usize>,
+    tokens: u64,
+    stats: OpStats,
+}
+
+impl Session {
+    pub(crate) fn new(engine: Engine, options: &SessionOptions) -> Result<Self> {
+        let (inner, c) = (&engine.inner, engine.config());
+        let context = options.context.unwrap_or(c.context.min(4096));
+        let most = 1 << 24;
+        for (name, value) in [
+            ("context", context),
+            ("batch", options.batch),
+            ("sequences", options.sequences),
+            ("logits", options.logits),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(Error::setting(name, format!("a number from 1 to {most}"), value));
+            }
+        }
+        let batch = options.batch.min(context.saturating_mul(options.sequences));
+        let limits = Limits { tokens: batch, sequences: options.sequences, context };
+        let layers = inner.model.layers.iter().map(|l| LayerRun::open(l, &limits)).collect::<Result<Vec<_>>>()?;
+        let (rows, vocab) = (options.logits.min(batch), inner.model.embedding.rows());
+        let device = &inner.device;
+        Ok(Self {
+            layers,
+            h: device.hidden(batch, c.dim)?,
+            x: device.hidden(batch, c.dim)?,
+            picked: device.hidden(rows, c.dim)?,
+            normed: device.hidden(rows, c.dim)?,
+            logits: device.hidden(rows, vocab)?,
+            active: ActiveSet::new(batch, c.neurons),
+            batch: Vec::with_capacity(batch),
+            wanted: Vec::with_capacity(rows),
+            len: vec![0; options.sequences],
+            tokens: 0,
+            stats: OpStats::default(),
+            limits,
+            engine,
+        })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Positions per sequence.
+    pub fn context(&self) -> usize {
+        self.limits.context
+    }
+
+    /// Tokens per step.
+    pub fn batch(&self) -> usize {
+        self.limits.tokens
+    }
+
+    /// Tokens in sequence `seq`; 0 if there is no such sequence.
+    pub fn len(&self, seq: u32) -> usize {
+        self.len.get(seq as usize).copied().unwrap_or(0)
+    }
+
+    /// True if sequence `seq` has no tokens.
+    pub fn is_empty(&self, seq: u32) -> bool {
+        self.len(seq) == 0
+    }
+
+    /// Forgets the tokens of `seq` from `len` on.
+    pub fn truncate(&mut self, seq: u32, len: usize) {
+        if let Some(l) = self.len.get_mut(seq as usize) {
+            *l = (*l).min(len);
+            self.layers.iter_mut().for_each(|run| run.attention.truncate(seq, len));
+        }
+    }
+
+    /// Computes one step: every token is appended to its sequence. Afterwards [`logits`](Self::logits) gives the wanted ones.
+    ///
+    /// # Errors
+    /// [`Error::Context`] if a sequence would outgrow the context, [`Error::Setting`] if there are too many tokens or ids out
+    /// of range, or whatever an operator reports. No sequence is changed then.
+    pub fn step(&mut self, tokens: &[StepToken]) -> Result<()> {
+        self.plan(tokens)?;
+        let result = self.compute(tokens);
+        let first = |seq: usize| tokens.iter().any(|t| t.seq as usize == seq);
+        match result {
+            Ok(()) => {
+                for t in &self.batch {
+                    self.len[t.seq as usize] = t.pos as usize + 1;
+                }
+                self.tokens += tokens.len() as u64;
+            }
+            Err(_) => {
+                self.wanted.clear();
+                for seq in (0..self.len.len()).filter(|&s| first(s)) {
+                    let len = self.len[seq];
+                    self.layers.iter_mut().for_each(|run| run.attention.truncate(seq as u32, len));
+                }
+            }
+        }
+        result
+    }
+
+    /// Appends tokens to a sequence, in as many steps as it takes, and returns the logits after the last.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step); the sequence is then as it was before. Also if there are no tokens.
+    pub fn feed(&mut self, seq: u32, tokens: &[TokenId]) -> Result<&mut [f32]> {
+        let before = self.len(seq);
+        let needed = before + tokens.len();
+        if needed > self.limits.context {
+            return Err(Error::Context { needed, context: self.limits.context });
+        }
+        if tokens.is_empty() {
+            return Err(Error::setting("tokens", "at least one token", 0));
+        }
+        let mut step = Vec::with_capacity(self.limits.tokens.min(tokens.len()));
+        let batch = self.limits.tokens;
+        for (i, part) in tokens.chunks(batch).enumerate() {
+            step.clear();
+            let last = i * batch + part.len() == tokens.len();
+            let logits = |k| last && k + 1 == part.len();
+            step.extend(part.iter().enumerate().map(|(k, &token)| StepToken { token, seq, logits: logits(k) }));
+            if let Err(e) = self.step(&step) {
+                self.truncate(seq, before);
+                return Err(e);
+            }
+        }
+        self.logits(0)
+    }
+
+    /// The logits after the `i`-th token of the last step that wanted them: one number per token of the tokenizer.
+    ///
+    /// # Errors
+    /// If fewer were wanted.
+    pub fn logits(&mut self, i: usize) -> Result<&mut [f32]> {
+        if i >= self.wanted.len() {
+            return Err(Error::setting("logits", format!("an index below {}", self.wanted.len()), i));
+        }
+        let (rows, vocab) = (self.logits.dim(), self.engine.vocab());
+        Ok(&mut self.logits.host_mut()?[i * rows..i * rows + vocab])
+    }
+
+    /// What was done since the session began or [`reset_stats`](Self::reset_stats) was called.
+    pub fn stats(&self) -> Stats {
+        let share = |r: &LayerRun| if r.neurons == 0 { 0.0 } else { r.active as f32 / r.neurons as f32 };
+        Stats { tokens: self.tokens, bytes: self.stats.bytes, active: self.layers.iter().map(share).collect() }
+    }
+
+    /// Counts from 0 again.
+    pub fn reset_stats(&mut self) {
+        self.tokens = 0;
+        self.stats = OpStats::default();
+        self.layers.iter_mut().for_each(|l| (l.active, l.neurons) = (0, 0));
+    }
+
+    /// Checks a step and finds the positions of its tokens.
+    fn plan(&mut self, tokens: &[StepToken]) -> Result<()> {
+        self.batch.clear();
+        self.wanted.clear();
+        if tokens.is_empty() || tokens.len() > self.limits.tokens {
+            return Err(Error::setting("tokens of a step", format!("1 to {}", self.limits.tokens), tokens.len()));
+        }
+        let rows = self.engine.inner.model.embedding.rows();
+        for (i, t) in tokens.iter().enumerate() {
+            if t.token as usize >= rows {
+                return Err(Error::setting("token", format!("an id below {rows}"), t.token));
+            }
+            let Some(&len) = self.len.get(t.seq as usize) else {
+                return Err(Error::setting("sequence", format!("a number below {}", self.len.len()), t.seq));
+            };
+            let pos = self.batch.iter().rev().find(|b| b.seq == t.seq).map_or(len, |b| b.pos as usize + 1);
+            if pos >= self.limits.context {
+                return Err(Error::Context { needed: pos + 1, context: self.limits.context });
+            }
+            self.batch.push(BatchToken { seq: t.seq, pos: pos as u32 });
+            if t.logits {
+                self.wanted.push(i);
+            }
+        }
+        let room = self.limits.tokens.min(self.picked_rows());
+        if self.wanted.len() > room {
+            return Err(Error::setting("logits of a step", format!("at most {room}"), self.wanted.len()));
+        }
+        Ok(())
+    }
+
+    fn picked_rows(&mut self) -> usize {
+        self.picked.resident().len() / self.picked.dim()
+    }
+
+    fn compute(&mut self, tokens: &[StepToken]) -> Result<()> {
+        let inner = self.engine.inner.clone();
+        let (model, dim) = (&inner.model, inner.config.dim);
+        let (n, view) = (tokens.len(), model.embedding.view());
+        self.h.resize(n)?;
+        self.x.resize(n)?;
+        let decode = model.embedding.ty().info().decode;
+        for (t, row) in tokens.iter().zip(self.h.host_overwrite().chunks_exact_mut(dim)) {
+            decode(view.row(t.token as usize), row);
+        }
+        self.stats.bytes += (n * view.row_bytes()) as u64;
+        for (index, (layer, run)) in model.layers.iter().zip(&mut self.layers).enumerate() {
+            let mut step = LayerStep {
+                layer,
+                run,
+                index,
+                h: &mut self.h,
+                x: &mut self.x,
+                active: &mut self.active,
+                batch: &self.batch,
+                check: inner.check,
+            };
+            inner.arch.layer(&mut step)?;
+            self.stats += run.take_stats();
+            self.stats.bytes += layer.norm1.bytes() + layer.norm2.bytes();
+        }
+        if self.wanted.is_empty() {
+            return Ok(());
+        }
+        self.picked.resize(self.wanted.len())?;
+        let h = self.h.host()?;
+        for (&i, row) in self.wanted.iter().zip(self.picked.host_overwrite().chunks_exact_mut(dim)) {
+            row.copy_from_slice(&h[i * dim..(i + 1) * dim]);
+        }
+        model.norm.apply(&mut self.picked, &mut self.normed, Write::Set)?;
+        model.head.apply(&mut self.normed, &mut self.logits, Write::Set)?;
+        self.stats.bytes += model.norm.bytes() + model.head.bytes();
+        Ok(())
+    }
+}

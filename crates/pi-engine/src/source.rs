@@ -1,0 +1,70 @@
+//! Where weights come from.
+
+use crate::{Error, Result};
+use pi_core::{Matrix, QuantType, SharedBytes};
+use pi_gguf::{File, Kind, Metadata};
+use std::sync::Arc;
+
+/// Named tensors and metadata of a model. Implemented for [`pi_gguf::File`].
+pub trait WeightSource: Send + Sync {
+    /// The model's keys and values.
+    fn metadata(&self) -> &Metadata;
+    /// Whether the file carries neuron predictors (PowerInfer's format).
+    fn kind(&self) -> Kind;
+    /// The tensor `name` as rows, or `None` if there is none. A vector is one row.
+    ///
+    /// # Errors
+    /// If the tensor exists but cannot be used as a matrix.
+    fn matrix(&self, name: &str) -> Result<Option<Matrix>>;
+}
+
+impl WeightSource for File {
+    fn metadata(&self) -> &Metadata {
+        File::metadata(self)
+    }
+
+    fn kind(&self) -> Kind {
+        File::kind(self)
+    }
+
+    fn matrix(&self, name: &str) -> Result<Option<Matrix>> {
+        let Some(tensor) = self.tensor(name) else { return Ok(None) };
+        let error = |message: String| Error::Tensor { path: self.path().display().to_string(), tensor: name.into(), message };
+        let ty = tensor
+            .quant()
+            .ok_or_else(|| error(format!("type {} is not supported (supported: {})", tensor.ty(), known_types())))?;
+        if tensor.dims().len() > 2 {
+            return Err(error(format!("expected at most 2 dimensions, got {}", tensor.dims().len())));
+        }
+        let bytes = SharedBytes::new(tensor.owner().clone(), tensor.range())
+            .ok_or_else(|| error("its bytes are not within the file".into()))?;
+        Ok(Some(Matrix::new(name, ty, tensor.rows(), tensor.cols(), bytes)?))
+    }
+}
+
+fn known_types() -> String {
+    QuantType::ALL.map(QuantType::name).join(", ")
+}
+
+/// Reading conveniences over a [`WeightSource`].
+pub(crate) struct Reader<'a>(pub &'a dyn WeightSource);
+
+impl Reader<'_> {
+    pub(crate) fn path(&self) -> String {
+        self.0.metadata().path().display().to_string()
+    }
+
+    /// A tensor that must be there.
+    pub(crate) fn matrix(&self, name: &str) -> Result<Matrix> {
+        self.0.matrix(name)?.ok_or_else(|| {
+            Error::Gguf(pi_gguf::Error::MissingTensor { path: self.0.metadata().path().into(), tensor: name.into() })
+        })
+    }
+
+    /// A vector of `len` numbers, if it is there.
+    pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Option<Arc<[f32]>>> {
+        let Some(m) = self.0.matrix(name)? else { return Ok(None) };
+        m.expect_shape(1, len)?;
+        Ok(Some(m.decode().into()))
+    }
+}

@@ -1,0 +1,98 @@
+//! Which neurons are skipped, and why.
+
+use pi_core::{Activation, Error, QuantType};
+use std::{fmt, str::FromStr};
+
+/// What the user wants skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Sparsity {
+    /// [`Exact`](Self::Exact) where the activation allows it.
+    #[default]
+    Auto,
+    /// Nothing: every neuron is computed.
+    Off,
+    /// The gate is computed for every neuron, the rest only where it fires. Same result as [`Off`](Self::Off) up to rounding.
+    Exact,
+}
+
+impl FromStr for Sparsity {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self, Error> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            "exact" => Ok(Self::Exact),
+            _ => Err(Error::unsupported(format!("sparsity {s:?}"), "known: auto, off, exact")),
+        }
+    }
+}
+
+/// What is skipped in a loaded model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SparsityReport {
+    /// The activation it follows from.
+    pub activation: Activation,
+    /// Up rows of neurons that do not fire are not read.
+    pub skips_up: bool,
+    /// Their down rows are not read either.
+    pub skips_down: bool,
+    /// Why something is not skipped; `None` if everything that can be is.
+    pub reason: Option<String>,
+}
+
+impl SparsityReport {
+    /// What can be skipped, from what is wanted and what the file has.
+    ///
+    /// `down` is the type of the down matrices, and whether they are stored neuron-major.
+    ///
+    /// # Errors
+    /// If [`Sparsity::Exact`] is wanted of an activation that is never exactly 0.
+    pub fn new(
+        wanted: Sparsity,
+        act: Activation,
+        has_gate: bool,
+        (down, neuron_major): (QuantType, bool),
+    ) -> Result<Self, Error> {
+        let report = |up, down, reason: Option<String>| {
+            Ok(Self { activation: act, skips_up: up, skips_down: down, reason })
+        };
+        match wanted {
+            Sparsity::Off => report(false, false, Some("sparsity is off".into())),
+            Sparsity::Exact if !act.is_sparse() => Err(Error::unsupported(
+                "sparsity exact",
+                format!("{act} is never exactly 0; only relu, relu2 and fatrelu leave neurons out"),
+            )),
+            Sparsity::Auto if !act.is_sparse() => {
+                report(false, false, Some(format!("{act} is never exactly 0, so every neuron counts")))
+            }
+            _ if neuron_major || down.is_float() => report(has_gate, true, None),
+            _ => report(
+                has_gate,
+                false,
+                Some(format!(
+                    "ffn_down is stored as {down} along the neurons, so it is read in full \
+                     (an F16 file, or one with ffn_down_t, would skip it too)"
+                )),
+            ),
+        }
+    }
+
+    /// True if anything is skipped.
+    pub fn is_on(&self) -> bool {
+        self.skips_up || self.skips_down
+    }
+}
+
+impl fmt::Display for SparsityReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.skips_up, self.skips_down) {
+            (true, true) => write!(f, "exact ({}: up and down rows of idle neurons are skipped)", self.activation)?,
+            (true, false) => write!(f, "exact ({}: up rows of idle neurons are skipped)", self.activation)?,
+            (false, true) => write!(f, "exact ({}: down rows of idle neurons are skipped)", self.activation)?,
+            (false, false) => write!(f, "none")?,
+        }
+        self.reason.as_ref().map_or(Ok(()), |r| write!(f, "; {r}"))
+    }
+}
