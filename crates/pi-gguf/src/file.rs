@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::header::{self, Kind};
+use crate::header::{self, Header, Kind};
 use crate::identify::Format;
 use crate::metadata::Metadata;
 use crate::mmap::{FileBytes, Source};
+use crate::split;
 use crate::tensor::{Tensor, TensorInfo};
 
 /// An open GGUF model. Everything in it was checked when it was opened; what it gives out is borrowed from the file's bytes.
@@ -24,58 +25,80 @@ pub struct File {
 }
 
 /// One file of a model.
-pub(crate) struct Part {
+struct Part {
+    path: Arc<Path>,
+    bytes: Arc<FileBytes>,
+}
+
+/// One file and its header, checked by itself.
+pub(crate) struct Loaded {
     pub(crate) path: Arc<Path>,
     pub(crate) bytes: Arc<FileBytes>,
+    pub(crate) header: Header,
+}
+
+impl Loaded {
+    pub(crate) fn open(path: &Path, source: Source) -> Result<Self> {
+        Self::parse(path.into(), Arc::new(FileBytes::open(path, source)?))
+    }
+
+    fn parse(path: Arc<Path>, bytes: Arc<FileBytes>) -> Result<Self> {
+        let header = header::parse(&bytes, &path)?;
+        Ok(Self { path, bytes, header })
+    }
 }
 
 impl File {
-    /// Opens the model at `path`, mapped ([`Source::Mapped`]).
+    /// Opens the model at `path`, mapped ([`Source::Mapped`]). Of a model in several files, any may be named.
     ///
     /// # Errors
     /// Whatever is wrong with the file; see [`Error`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, Source::Mapped)
+        Self::open_with(path, Source::default())
     }
 
-    /// Opens the model at `path`.
+    /// Opens the model at `path`. Of a model in several files, any may be named.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Memory`] if it is to be read into memory and does not fit.
     pub fn open_with(path: impl AsRef<Path>, source: Source) -> Result<Self> {
-        let path: Arc<Path> = path.as_ref().into();
-        let bytes = Arc::new(FileBytes::open(&path, source)?);
-        Self::single(path, bytes)
+        Self::assemble(split::complete(Loaded::open(path.as_ref(), source)?, source)?)
     }
 
-    /// Opens a model that is in memory already. `name` stands for its path in error messages.
+    /// Opens a model that is in memory already, all in one piece. `name` stands for its path in error messages.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn from_bytes(bytes: Vec<u8>, name: impl AsRef<Path>) -> Result<Self> {
         let path: Arc<Path> = name.as_ref().into();
-        if bytes.is_empty() {
-            return Err(Error::NotGguf { path: path.to_path_buf(), found: Format::Empty });
-        }
         let len = bytes.len() as u64;
         let bytes = FileBytes::from_vec(bytes).map_err(|_| Error::Memory { path: path.to_path_buf(), bytes: len })?;
-        Self::single(path, Arc::new(bytes))
+        let loaded = Loaded::parse(path, Arc::new(bytes))?;
+        split::refuse(&loaded)?;
+        Self::assemble(vec![loaded])
     }
 
-    fn single(path: Arc<Path>, bytes: Arc<FileBytes>) -> Result<Self> {
-        let header = header::parse(&bytes, &path, 0)?;
-        let tensors = header.tensors;
+    /// Puts the parts of a model together, of which there is at least one, in their order.
+    fn assemble(loaded: Vec<Loaded>) -> Result<Self> {
+        let mut tensors = Vec::new();
+        let mut parts = Vec::new();
+        let mut first = None;
+        for (index, Loaded { path, bytes, header }) in loaded.into_iter().enumerate() {
+            tensors.extend(header.tensors.into_iter().map(|info| TensorInfo { part: index, ..info }));
+            parts.push(Part { path, bytes });
+            first.get_or_insert((header.kind, header.version, header.alignment, header.metadata));
+        }
+        let Some((kind, version, alignment, metadata)) = first else {
+            return Err(Error::NotGguf { path: Default::default(), found: Format::Empty });
+        };
+        let name = |i: usize| &*tensors[i].name;
         let mut sorted: Vec<usize> = (0..tensors.len()).collect();
-        sorted.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
-        Ok(Self {
-            kind: header.kind,
-            version: header.version,
-            alignment: header.alignment,
-            metadata: header.metadata,
-            parts: vec![Part { path, bytes }],
-            tensors,
-            sorted,
-        })
+        sorted.sort_unstable_by(|&a, &b| name(a).cmp(name(b)));
+        if let Some(pair) = sorted.windows(2).find(|pair| name(pair[0]) == name(pair[1])) {
+            let path = parts[tensors[pair[1]].part].path.to_path_buf();
+            return Err(Error::DuplicateTensor { path, tensor: name(pair[0]).to_owned() });
+        }
+        Ok(Self { kind, version, alignment, metadata, parts, tensors, sorted })
     }
 
     /// The file's path; of a split model, that of its first part.

@@ -63,8 +63,8 @@ const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 /// Fewest bytes of a row of the tensor table: a name of one byte, and one dimension.
 const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// Reads the header of `bytes`. `part` is kept in the tensors.
-pub(crate) fn parse(bytes: &Arc<FileBytes>, path: &Arc<Path>, part: usize) -> Result<Header> {
+/// Reads the header of `bytes`. That tensor names differ is left to [`File`](crate::File), which knows all parts.
+pub(crate) fn parse(bytes: &Arc<FileBytes>, path: &Arc<Path>) -> Result<Header> {
     let data: &[u8] = (**bytes).as_ref();
     let kind = kind(data, path)?;
     let mut cursor = Cursor { data, at: 4, path };
@@ -92,14 +92,13 @@ pub(crate) fn parse(bytes: &Arc<FileBytes>, path: &Arc<Path>, part: usize) -> Re
     let mut tensors = Vec::new();
     let mut offsets = Vec::new();
     for index in 0..tensor_count {
-        let (info, offset) = cursor.tensor(index, part, old_ids)?;
+        let (info, offset) = cursor.tensor(index, old_ids)?;
         tensors.push(info);
         offsets.push(offset);
     }
-    check_names(path, &tensors)?;
 
     let mut end = cursor.at;
-    let start = end.next_multiple_of(alignment);
+    let start = end + padding(end, alignment);
     for (info, offset) in tensors.iter_mut().zip(offsets) {
         info.range = place(path, info, start, offset, alignment, data.len())?;
         end = end.max(info.range.end);
@@ -142,13 +141,9 @@ fn alignment(metadata: &Metadata) -> Result<usize> {
         .ok_or_else(|| wrong(format!("an alignment that is a power of two and at most {MAX_ALIGNMENT}")))
 }
 
-fn check_names(path: &Path, tensors: &[TensorInfo]) -> Result<()> {
-    let mut names: Vec<&str> = tensors.iter().map(|t| &*t.name).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        None => Ok(()),
-        Some(pair) => Err(Error::DuplicateTensor { path: path.to_owned(), tensor: pair[0].to_owned() }),
-    }
+/// Bytes from `len` up to the next multiple of `alignment`.
+pub(crate) fn padding(len: usize, alignment: usize) -> usize {
+    len.wrapping_neg() & (alignment - 1)
 }
 
 /// Where a tensor's data lies in a file of `len` bytes, whose data section begins at `start`.
@@ -320,7 +315,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A row of the tensor table, and the offset of the data. Where that is in the file is not known yet.
-    fn tensor(&mut self, index: u64, part: usize, old_ids: bool) -> Result<(TensorInfo, u64)> {
+    fn tensor(&mut self, index: u64, old_ids: bool) -> Result<(TensorInfo, u64)> {
         let name = self.name(|| format!("tensor {index}"), MAX_NAME_LEN, "1 to 63 bytes of UTF-8")?;
         let what = || format!("the tensor table's row of '{name}'");
         let wrong = |path: &Path, expected: String, got: String| Error::Shape {
@@ -345,7 +340,7 @@ impl<'a> Cursor<'a> {
         let ty = if old_ids { TensorType::from_neuron_index_id(id) } else { TensorType::from_id(id) };
         let ty = ty.ok_or_else(|| Error::TensorType { path: self.path.to_owned(), tensor: name.to_owned(), id })?;
         let offset = self.u64(Lazy(&what))?;
-        Ok((TensorInfo { name: name.into(), ty, dims, part, range: 0..0 }, offset))
+        Ok((TensorInfo { name: name.into(), ty, dims, part: 0, range: 0..0 }, offset))
     }
 }
 

@@ -20,7 +20,7 @@ pub enum Source {
     ///
     /// The file must not be changed while it is open. If another process *truncates* it, touching the part that is gone
     /// kills this process (`SIGBUS`), which no library can turn into an error; if it is overwritten in place, weights
-    /// change under the reader. Replacing the file by renaming another over it, as this crate does,
+    /// change under the reader. Replacing the file by renaming another over it, as [`AtomicFile`](crate::AtomicFile) does,
     /// is safe. Use [`InMemory`](Self::InMemory) where others may write to the file.
     #[default]
     Mapped,

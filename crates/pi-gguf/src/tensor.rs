@@ -40,10 +40,11 @@ pub enum TensorType {
     TQ1_0,
     TQ2_0,
     MXFP4,
+    NVFP4,
 }
 
 /// The types that pi-core does not know: number in a file, name, numbers per block, bytes per block.
-const OTHERS: [(TensorType, u32, &str, usize, usize); 15] = [
+const OTHERS: [(TensorType, u32, &str, usize, usize); 16] = [
     (TensorType::IQ2_XXS, 16, "IQ2_XXS", 256, 66),
     (TensorType::IQ2_XS, 17, "IQ2_XS", 256, 74),
     (TensorType::IQ3_XXS, 18, "IQ3_XXS", 256, 98),
@@ -59,6 +60,7 @@ const OTHERS: [(TensorType, u32, &str, usize, usize); 15] = [
     (TensorType::TQ1_0, 34, "TQ1_0", 256, 54),
     (TensorType::TQ2_0, 35, "TQ2_0", 256, 66),
     (TensorType::MXFP4, 39, "MXFP4", 32, 17),
+    (TensorType::NVFP4, 40, "NVFP4", 64, 36),
 ];
 
 /// Integer types in PowerInfer's neuron index files, which use the numbers of November 2023. They mean other types today.
@@ -74,6 +76,11 @@ impl TensorType {
     /// As [`from_id`](Self::from_id), in a neuron index file of PowerInfer.
     pub(crate) fn from_neuron_index_id(id: u32) -> Option<Self> {
         NEURON_INDEX_IDS.iter().find(|row| row.1 == id).map(|row| row.0).or_else(|| Self::from_id(id))
+    }
+
+    /// All types, in the order of their numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=u32::from(u8::MAX)).filter_map(Self::from_id)
     }
 
     /// The type's number in a tensor table.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use pi_gguf::{File, Kind, Source, TensorType};
+use pi_gguf::{Builder, File, Kind, NeuronIndex, Source, TensorType};
 
 /// The folder of sample files, or `None` (said loudly) where there is none. In CI there must be one.
 fn samples() -> Option<PathBuf> {
@@ -56,4 +56,41 @@ fn a_neuron_index_has_integer_tensors_of_the_old_numbering() {
         assert_eq!(tensor.ty(), TensorType::I32, "{}", tensor.name());
     }
     file.require_tensor("blk.0.gpu_idx").expect("first layer");
+}
+
+#[test]
+fn a_neuron_index_that_is_read_and_saved_again_has_the_same_bytes() {
+    let Some(folder) = samples() else { return };
+    let original = folder.join("powerinfer-samples/small/small.powerinfer.gguf.generated.gpuidx");
+    let index = NeuronIndex::open(&original).expect("opens");
+    assert!(!index.layers.is_empty());
+    for layer in &index.layers {
+        assert!(layer.neurons() > 0);
+    }
+    let out = tempfile::tempdir().expect("folder");
+    let copy = out.path().join("copy.gpuidx");
+    index.save(&copy).expect("saves");
+    assert_eq!(NeuronIndex::open(&copy).expect("opens"), index);
+    assert!(std::fs::read(original).expect("original") == std::fs::read(copy).expect("copy"));
+}
+
+#[test]
+fn a_model_that_is_copied_key_by_key_and_tensor_by_tensor_has_the_same_bytes() {
+    let Some(folder) = samples() else { return };
+    for name in ["tiny/llama-256-Q4_K.gguf", "powerinfer-samples/small/small.Q4_0.powerinfer.gguf"] {
+        let path = folder.join(name);
+        let file = File::open(&path).expect("opens");
+        let mut builder = Builder::new(file.kind());
+        for (key, value) in file.metadata().iter() {
+            builder.set(key, value).expect("key");
+        }
+        for tensor in file.tensors() {
+            builder.tensor(tensor.name(), tensor.ty(), tensor.dims()).expect("tensor");
+        }
+        let mut writer = builder.start(Vec::new()).expect("header");
+        for tensor in file.tensors() {
+            writer.write(tensor.name(), tensor.data()).expect("data");
+        }
+        assert!(writer.finish().expect("end") == std::fs::read(&path).expect("bytes"), "{name}");
+    }
 }
