@@ -1,1 +1,6 @@
 //! (under construction)
+
+mod arch;
+pub mod kernels;
+
+pub use kernels::{Isa, Kernels, TypeKernels};
