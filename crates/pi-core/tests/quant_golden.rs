@@ -109,8 +109,8 @@ fn activations_equal_the_reference() {
     assert_eq!(seen, 12);
 }
 
-/// With the reference's activation bytes, products agree within 1e-5 of the larger of the product and 1 % of the sum of
-/// magnitudes (where terms cancel, the reference's f32 sums are no better than that). `dot` is its vector code; `dot_generic` its scalar code.
+/// With the reference's activation bytes, products agree within 1e-5 of themselves, or of 1 % of the sum of the terms'
+/// magnitudes where that is more (where terms cancel, the reference's own f32 sums are no better).
 #[test]
 fn products_equal_the_reference() {
     for (ty, v) in types() {
