@@ -6,6 +6,7 @@
 
 mod error;
 pub mod quant;
+pub mod text;
 
 pub use error::{Error, Result};
 pub use quant::{QuantInfo, QuantType};
