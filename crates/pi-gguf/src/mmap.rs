@@ -1,0 +1,118 @@
+//! The bytes of one file, mapped or in memory. The only file of this crate with `unsafe` in it.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::identify::Format;
+
+/// Start of the bytes of an in-memory file is a multiple of this, as that of a mapping is: a tensor is then as well aligned
+/// in one as in the other.
+const MEMORY_ALIGNMENT: usize = 64;
+
+/// How the bytes of a file get into the address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Source {
+    /// Mapped: opening is immediate, and the operating system reads what is touched and may drop it again.
+    ///
+    /// The file must not be changed while it is open. If another process *truncates* it, touching the part that is gone
+    /// kills this process (`SIGBUS`), which no library can turn into an error; if it is overwritten in place, weights
+    /// change under the reader. Replacing the file by renaming another over it, as [`AtomicFile`](crate::AtomicFile) does,
+    /// is safe. Use [`InMemory`](Self::InMemory) where others may write to the file.
+    #[default]
+    Mapped,
+    /// Read into memory when it is opened (`--no-mmap`). What happens to the file afterwards does not matter.
+    InMemory,
+}
+
+/// The bytes of one file. Shared by everything that was read from it; the last owner unmaps or frees them.
+pub struct FileBytes(Repr);
+
+enum Repr {
+    Mapped(memmap2::Mmap),
+    /// The file's bytes begin at `start`, where memory is aligned.
+    InMemory {
+        buffer: Vec<u8>,
+        start: usize,
+    },
+}
+
+impl FileBytes {
+    /// The bytes of the file at `path`. Anything but a regular file is refused before it is opened (a pipe could block).
+    pub(crate) fn open(path: &Path, source: Source) -> Result<Self> {
+        let io = |action| move |source| Error::Io { path: path.to_owned(), action, source };
+        let stat = fs::metadata(path).map_err(io("open"))?;
+        let found = match () {
+            () if stat.is_dir() => Some(Format::Directory),
+            () if !stat.is_file() => Some(Format::SpecialFile),
+            () if stat.len() == 0 => Some(Format::Empty),
+            () => None,
+        };
+        if let Some(found) = found {
+            return Err(Error::NotGguf { path: path.to_owned(), found });
+        }
+        let mut file = fs::File::open(path).map_err(io("open"))?;
+        match source {
+            Source::Mapped => {
+                // SAFETY: the mapping is read-only and shared, and lives as long as every slice of it. That nobody changes
+                // the file meanwhile cannot be checked; it is the documented duty of the caller (`Source::Mapped`). Nothing
+                // in this crate relies on a second read of the file giving what a first one gave: offsets are kept in
+                // memory of our own, and every slice is taken with a bounds check against the mapping's length.
+                let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?;
+                Ok(Self(Repr::Mapped(map)))
+            }
+            Source::InMemory => {
+                let memory = || Error::Memory { path: path.to_owned(), bytes: stat.len() };
+                let len = usize::try_from(stat.len()).map_err(|_| memory())?;
+                let (mut buffer, start) = aligned(len).ok_or_else(memory)?;
+                buffer.resize(start + len, 0);
+                file.read_exact(&mut buffer[start..]).map_err(io("read"))?;
+                Ok(Self(Repr::InMemory { buffer, start }))
+            }
+        }
+    }
+
+    /// Bytes that are in memory already, copied only if they are not aligned as they should be.
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> io::Result<Self> {
+        if bytes.as_ptr().align_offset(MEMORY_ALIGNMENT) == 0 {
+            return Ok(Self(Repr::InMemory { buffer: bytes, start: 0 }));
+        }
+        let (mut buffer, start) = aligned(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+        buffer.extend_from_slice(&bytes);
+        Ok(Self(Repr::InMemory { buffer, start }))
+    }
+
+    /// True if the bytes are a mapping of the file, false if they are a copy.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.0, Repr::Mapped(_))
+    }
+}
+
+/// A buffer with room for `len` more bytes, the first of them aligned, and where that is. `None` if there is no memory.
+fn aligned(len: usize) -> Option<(Vec<u8>, usize)> {
+    let mut buffer: Vec<u8> = Vec::new();
+    buffer.try_reserve_exact(len.checked_add(MEMORY_ALIGNMENT)?).ok()?;
+    // `align_offset` may decline to answer (it does not on real machines); alignment is then given up, nothing else.
+    let start = Some(buffer.as_ptr().align_offset(MEMORY_ALIGNMENT)).filter(|&n| n < MEMORY_ALIGNMENT).unwrap_or(0);
+    buffer.resize(start, 0);
+    Some((buffer, start))
+}
+
+impl AsRef<[u8]> for FileBytes {
+    fn as_ref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Mapped(map) => map,
+            Repr::InMemory { buffer, start } => &buffer[*start..],
+        }
+    }
+}
+
+impl std::fmt::Debug for FileBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.is_mapped() { "mapped" } else { "in memory" };
+        write!(f, "FileBytes({kind}, {} bytes)", self.as_ref().len())
+    }
+}
