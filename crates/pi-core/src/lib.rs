@@ -27,6 +27,7 @@ pub mod op;
 pub mod quant;
 mod resident;
 pub mod spec;
+pub mod text;
 
 pub use bytes::SharedBytes;
 pub use device::{Device, DeviceInfo};

@@ -1,0 +1,217 @@
+//! SentencePiece: neighbouring pieces merge where the result is a token, the best score first.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind, Tokenizer};
+
+use super::error::{VocabError, VocabWarning};
+use super::gguf;
+use super::partition::Fragment;
+use super::pre::Pre;
+use super::table::{SPACE_MARK, Table};
+use super::vocab::Vocab;
+
+/// A text in spm form may be three times as long, and offsets are 32 bits.
+pub(super) const MAX_TEXT: usize = 1 << 30;
+
+/// A tokenizer of the SentencePiece kind.
+#[derive(Debug)]
+pub(super) struct Spm {
+    table: Table,
+    scores: Vec<f32>,
+    /// The token of every byte, if there is one.
+    bytes: Vec<Option<TokenId>>,
+}
+
+/// A piece of text in the list of pieces; empty once it was merged into the piece before.
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: u32,
+    len: u32,
+    prev: u32,
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// Two neighbours that may merge. The greatest goes first: best score, then leftmost.
+struct Pair {
+    score: f32,
+    left: u32,
+    right: u32,
+    /// Length of both when the pair was found: if it changed, the pair is no more.
+    len: u32,
+}
+
+impl Pair {
+    fn key(&self) -> (f32, Reverse<u32>) {
+        (self.score, Reverse(self.left))
+    }
+}
+
+impl Ord for Pair {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let ((a, at), (b, bt)) = (self.key(), other.key());
+        a.total_cmp(&b).then(at.cmp(&bt))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Pair {}
+
+impl Spm {
+    pub(super) fn new(mut vocab: Vocab, warnings: &mut Vec<VocabWarning>) -> Result<Self, VocabError> {
+        let mut table = Table::new(&mut vocab, &Pre::sentence_piece(), warnings)?;
+        let (len, got) = (table.len(), vocab.scores.len());
+        if got > 0 && got < len {
+            return Err(VocabError::TooShort { key: gguf::SCORES, expected: len, got });
+        }
+        let mut scores = vocab.scores;
+        scores.resize(len, 0.0);
+        // Minus zero is zero; in the order of floats it would be less.
+        scores.iter_mut().for_each(|score| *score += 0.0);
+        let bytes: Vec<_> = (0..=255u8)
+            .map(|byte| table.find(format!("<0x{byte:02X}>").as_bytes()).or_else(|| table.find(&[byte])))
+            .collect();
+        table.special.newline = bytes[usize::from(b'\n')].or(table.special.pad);
+        Ok(Self { table, scores, bytes })
+    }
+
+    /// Appends the tokens of a text whose spaces are marked already.
+    fn merge(&self, text: &[u8], out: &mut Vec<TokenId>) -> Result<(), TextError> {
+        let mut symbols = Vec::with_capacity(text.len());
+        let mut start = 0;
+        while start < text.len() {
+            let len = match text[start] {
+                0xc0..=0xdf => 2,
+                0xe0..=0xef => 3,
+                0xf0..=0xff => 4,
+                _ => 1,
+            };
+            let len = len.min(text.len() - start);
+            let index = symbols.len() as u32;
+            symbols.push(Symbol { start: start as u32, len: len as u32, prev: index.wrapping_sub(1), next: index + 1 });
+            start += len;
+        }
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        let bytes_of = |start: u32, len: u32| &text[start as usize..(start + len) as usize];
+        let pair = |symbols: &[Symbol], left: u32, right: u32| -> Option<Pair> {
+            if left == NONE || right == NONE {
+                return None;
+            }
+            let (a, b) = (symbols[left as usize], symbols[right as usize]);
+            let len = a.len + b.len;
+            let id = self.table.find(bytes_of(a.start, len))?;
+            Some(Pair { score: self.scores[id as usize], left, right, len })
+        };
+        let mut heap: BinaryHeap<Pair> =
+            (1..symbols.len() as u32).filter_map(|right| pair(&symbols, right - 1, right)).collect();
+        while let Some(Pair { left, right, len, .. }) = heap.pop() {
+            let (a, b) = (symbols[left as usize], symbols[right as usize]);
+            if a.len == 0 || b.len == 0 || a.len + b.len != len {
+                continue;
+            }
+            symbols[left as usize] = Symbol { len, next: b.next, ..a };
+            symbols[right as usize].len = 0;
+            if b.next != NONE {
+                symbols[b.next as usize].prev = left;
+            }
+            heap.extend(pair(&symbols, a.prev, left));
+            heap.extend(pair(&symbols, left, b.next));
+        }
+        for symbol in symbols.iter().filter(|symbol| symbol.len > 0) {
+            self.push_symbol(bytes_of(symbol.start, symbol.len), out)?;
+        }
+        Ok(())
+    }
+
+    /// Appends the token of a piece, or those of its bytes, or the unknown token.
+    fn push_symbol(&self, text: &[u8], out: &mut Vec<TokenId>) -> Result<(), TextError> {
+        if let Some(id) = self.table.find(text) {
+            out.push(id);
+            return Ok(());
+        }
+        let byte = |&byte: &u8| self.bytes[usize::from(byte)];
+        if text.iter().all(|b| byte(b).is_some()) {
+            out.extend(text.iter().filter_map(byte));
+            return Ok(());
+        }
+        out.push(self.table.special.unk.ok_or_else(|| TextError::NoToken { bytes: text.to_vec() })?);
+        Ok(())
+    }
+}
+
+impl Tokenizer for Spm {
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn encode(&self, text: &[u8], options: EncodeOptions) -> Result<Vec<TokenId>, TextError> {
+        if text.len() > MAX_TEXT {
+            return Err(TextError::TooLong { bytes: text.len(), limit: MAX_TEXT });
+        }
+        let special = &self.table.special;
+        let mut out = Vec::new();
+        if options.add_special && special.add_bos {
+            out.extend(special.bos);
+        }
+        // The space is put before a text that is the first, or that stands behind a special token.
+        let mut space = special.add_space_prefix;
+        let mut marked = Vec::new();
+        for fragment in self.table.partition.split(text, options.parse_special) {
+            match fragment {
+                Fragment::Token(id) => {
+                    out.push(id);
+                    space = special.add_space_prefix;
+                }
+                Fragment::Text(range) => {
+                    marked.clear();
+                    if std::mem::take(&mut space) {
+                        marked.extend_from_slice(SPACE_MARK);
+                    }
+                    for &byte in &text[range] {
+                        match byte {
+                            b' ' => marked.extend_from_slice(SPACE_MARK),
+                            byte => marked.push(byte),
+                        }
+                    }
+                    self.merge(&marked, &mut out)?;
+                }
+            }
+        }
+        if options.add_special && special.add_eos {
+            out.extend(special.eos);
+        }
+        Ok(out)
+    }
+
+    fn piece(&self, id: TokenId, special: bool) -> Option<&[u8]> {
+        self.table.piece(id, special)
+    }
+
+    fn kind(&self, id: TokenId) -> Option<TokenKind> {
+        self.table.kind(id)
+    }
+
+    fn special(&self) -> &SpecialTokens {
+        &self.table.special
+    }
+
+    fn find(&self, text: &[u8]) -> Option<TokenId> {
+        self.table.find(text)
+    }
+}
