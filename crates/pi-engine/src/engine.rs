@@ -9,7 +9,10 @@ use crate::{
     sparsity::{Sparsity, SparsityReport},
     tokenizer,
 };
-use pi_core::{Activation, Device, KvType, text::Tokenizer};
+use pi_core::{
+    Activation, Device, KvType,
+    text::{EncodeOptions, TokenId, Tokenizer},
+};
 use pi_gguf::Source;
 use pi_sparse_cpu::{CpuDevice, Kernels, Pool};
 use std::{path::Path, sync::Arc};
@@ -58,8 +61,18 @@ impl Engine {
     }
 
     /// The model's tokenizer.
-    pub fn tokenizer(&self) -> &dyn Tokenizer {
-        &*self.inner.tokenizer
+    pub fn tokenizer(&self) -> &Arc<dyn Tokenizer> {
+        &self.inner.tokenizer
+    }
+
+    /// The tokens of a prompt as the model expects it: special tokens are added (BOS where the vocabulary says so), and such
+    /// in the text are recognised. For text of others that must not become control tokens, see [`EncodeOptions`].
+    ///
+    /// # Errors
+    /// If the vocabulary has no tokens for a part of the text.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>> {
+        let options = EncodeOptions { add_special: true, parse_special: true };
+        Ok(self.inner.tokenizer.encode(text.as_bytes(), options)?)
     }
 
     /// Number of tokens that can be sampled: those of the tokenizer. (The model may have more rows; they have no text.)
@@ -176,8 +189,9 @@ impl EngineBuilder {
         }
         config.name = source.metadata().get::<&str>("general.name").ok().flatten().map(Into::into);
         let path = source.metadata().path().display().to_string();
-        let (tokenizer, warnings) = tokenizer::load(source.metadata())
-            .map_err(|source| Error::Vocab { path: path.clone(), source })?;
+        let loaded =
+            tokenizer::load(source.metadata()).map_err(|source| Error::Vocab { path: path.clone(), source })?;
+        let (tokenizer, warnings) = (loaded.tokenizer, loaded.warnings.iter().map(ToString::to_string).collect());
         let device = match self.device {
             Some(device) => device,
             None => cpu(self.threads, self.kernels)?,
@@ -188,7 +202,11 @@ impl EngineBuilder {
             return Err(Error::Tensor {
                 path,
                 tensor: model.embedding.name().into(),
-                message: format!("expected a row for each of {} tokens, got {}", tokenizer.len(), model.embedding.rows()),
+                message: format!(
+                    "expected a row for each of {} tokens, got {}",
+                    tokenizer.len(),
+                    model.embedding.rows()
+                ),
             });
         }
         let inner = Inner { config, arch, model, tokenizer, device, check: self.check, warnings };

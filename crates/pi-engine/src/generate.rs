@@ -6,7 +6,7 @@ use crate::{
     stop::StopFilter,
     tokenizer::StreamDecoder,
 };
-use pi_core::text::TokenId;
+use pi_core::text::{DecodeOptions, TokenId};
 use std::{
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -136,18 +136,16 @@ impl Session {
             return Err(Error::Context { needed: prompt.len() + self.len(seq) + 1, context: self.context() });
         }
         let start = Instant::now();
-        let fresh = self.is_empty(seq);
         self.feed(seq, prompt)?;
         prompt.iter().for_each(|&t| sampler.accept(t));
         let prompt_time = start.elapsed();
         self.reset_stats();
         let mut out = Output {
-            decoder: StreamDecoder::new(engine.tokenizer(), false),
+            decoder: StreamDecoder::continuing(engine.tokenizer().clone(), DecodeOptions::default()),
             filter: StopFilter::new(&options.stop),
             text: String::new(),
             sink,
         };
-        let _ = fresh;
         let (mut tokens, start) = (Vec::new(), Instant::now());
         let stop = loop {
             if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
@@ -173,22 +171,13 @@ impl Session {
         let decode_time = start.elapsed();
         let text = out.finish(&stop)?;
         let stats = self.stats();
-        Ok(Generated {
-            text,
-            tokens,
-            stop,
-            seed: 0,
-            prompt_tokens: prompt.len(),
-            prompt_time,
-            decode_time,
-            stats,
-        })
+        Ok(Generated { text, tokens, stop, seed: 0, prompt_tokens: prompt.len(), prompt_time, decode_time, stats })
     }
 }
 
 /// Tokens to text: whole characters, stop strings taken out.
 struct Output<'a> {
-    decoder: StreamDecoder<'a>,
+    decoder: StreamDecoder,
     filter: StopFilter<'a>,
     text: String,
     sink: &'a mut dyn Sink,

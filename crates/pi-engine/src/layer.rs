@@ -1,9 +1,7 @@
 //! One layer: its operators, what a session keeps for it, and the five calls a family puts in order.
 
 use crate::{Error, Result};
-use pi_core::{
-    ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, OpStats, SparseFfn, Write,
-};
+use pi_core::{ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, OpStats, SparseFfn, Write};
 use std::sync::Arc;
 
 /// The operators of a layer, shared by all sessions.

@@ -1,1 +1,51 @@
-//! (under construction)
+//! Runs language models from GGUF files, computing only the neurons that fire.
+//!
+//! An [`Engine`] is a loaded model: immutable, `Send + Sync`, shared. A [`Session`] holds what changes: sequences of tokens with
+//! their KV caches. Operators come from a [`Device`](pi_core::Device) — the CPU's by default — and everything can be replaced
+//! through the [`EngineBuilder`]: single kernels, the device, the weights' source.
+//!
+//! ```no_run
+//! use pi_engine::{Engine, GenerateOptions, SessionOptions};
+//! use std::ops::ControlFlow;
+//!
+//! let engine = Engine::open("model.gguf")?;
+//! let mut session = engine.session(&SessionOptions::default())?;
+//! let prompt = engine.encode_prompt("Once upon a time")?;
+//! session.generate(0, &prompt, &GenerateOptions::default(), &mut |text: &str| {
+//!     print!("{text}");
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok::<(), pi_engine::Error>(())
+//! ```
+//!
+//! What it does not do: serve HTTP, render chat templates, train predictors.
+
+pub mod arch;
+pub mod config;
+mod engine;
+mod error;
+mod generate;
+mod inspect;
+mod layer;
+mod load;
+pub mod sampler;
+mod session;
+mod source;
+mod sparsity;
+mod stop;
+pub mod tokenizer;
+
+pub use config::ModelConfig;
+pub use engine::{Engine, EngineBuilder};
+pub use error::{Error, Result};
+pub use generate::{GenerateOptions, Generated, Sink, StopReason};
+pub use inspect::{ModelReport, inspect};
+pub use layer::{Layer, LayerStep};
+pub use sampler::{Sampler, SamplingParams};
+pub use session::{Session, SessionOptions, Stats, StepToken};
+pub use source::WeightSource;
+pub use sparsity::{Sparsity, SparsityReport};
+
+pub use pi_core;
+pub use pi_gguf;
+pub use pi_sparse_cpu;

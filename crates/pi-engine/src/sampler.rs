@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use pi_core::text::TokenId;
 use rand_pcg::{
     Pcg64Mcg,
-    rand_core::{RngCore, SeedableRng},
+    rand_core::{Rng, SeedableRng},
 };
 use std::collections::VecDeque;
 
@@ -284,7 +284,9 @@ mod tests {
     #[test]
     fn logits_that_are_not_numbers_end_the_request_with_an_error() {
         for temperature in [0.0, 0.8] {
-            for bad in [[f32::NAN; 4], [1.0, f32::NAN, 0.0, 2.0], [f32::NEG_INFINITY; 4], [0.0, f32::INFINITY, 0.0, 0.0]] {
+            for bad in
+                [[f32::NAN; 4], [1.0, f32::NAN, 0.0, 2.0], [f32::NEG_INFINITY; 4], [0.0, f32::INFINITY, 0.0, 0.0]]
+            {
                 let mut c = seeded(SamplingParams { temperature, ..Default::default() });
                 assert!(matches!(c.sample(&mut bad.clone()), Err(Error::Logits(_))), "{bad:?}");
             }

@@ -29,7 +29,8 @@ impl WeightSource for File {
 
     fn matrix(&self, name: &str) -> Result<Option<Matrix>> {
         let Some(tensor) = self.tensor(name) else { return Ok(None) };
-        let error = |message: String| Error::Tensor { path: self.path().display().to_string(), tensor: name.into(), message };
+        let error =
+            |message: String| Error::Tensor { path: self.path().display().to_string(), tensor: name.into(), message };
         let ty = tensor
             .quant()
             .ok_or_else(|| error(format!("type {} is not supported (supported: {})", tensor.ty(), known_types())))?;

@@ -55,9 +55,8 @@ impl SparsityReport {
         has_gate: bool,
         (down, neuron_major): (QuantType, bool),
     ) -> Result<Self, Error> {
-        let report = |up, down, reason: Option<String>| {
-            Ok(Self { activation: act, skips_up: up, skips_down: down, reason })
-        };
+        let report =
+            |up, down, reason: Option<String>| Ok(Self { activation: act, skips_up: up, skips_down: down, reason });
         match wanted {
             Sparsity::Off => report(false, false, Some("sparsity is off".into())),
             Sparsity::Exact if !act.is_sparse() => Err(Error::unsupported(
