@@ -173,7 +173,8 @@ pub trait Tokenizer: Send + Sync {
         let mut text = Vec::with_capacity(ids.len() * 4);
         for &id in ids {
             let piece = self.piece(id, options.special).ok_or(TextError::OutOfRange { id, len: self.len() })?;
-            let piece = if std::mem::take(&mut strip_space) { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece };
+            let piece =
+                if std::mem::take(&mut strip_space) { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece };
             text.extend_from_slice(piece);
         }
         if options.clean_spaces && special.clean_spaces {
@@ -223,7 +224,10 @@ mod tests {
     #[test]
     fn cleaning_takes_spaces_before_punctuation_and_contractions() {
         assert_eq!(clean_spaces(b"a , b . c ? d !"), b"a, b. c? d!");
-        assert_eq!(clean_spaces(b"it 's we 're I 'm you 've he 'll she 'd don 't"), b"it's we're I'm you've he 'll she 'd don 't");
+        assert_eq!(
+            clean_spaces(b"it 's we 're I 'm you 've he 'll she 'd don 't"),
+            b"it's we're I'm you've he 'll she 'd don 't"
+        );
         assert_eq!(clean_spaces(b"a ' b"), b"a'b");
         assert_eq!(clean_spaces(b" "), b" ");
         assert_eq!(clean_spaces(b""), b"");

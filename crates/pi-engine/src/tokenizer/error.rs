@@ -62,7 +62,9 @@ pub enum VocabError {
         model: String,
     },
     /// A pre-tokenizer that is not known. Splitting text in another way would silently give the model wrong tokens.
-    #[error("tokenizer.ggml.pre = {pre:?} is not known; set the vocabulary's `pre` to the name of one that splits alike")]
+    #[error(
+        "tokenizer.ggml.pre = {pre:?} is not known; set the vocabulary's `pre` to the name of one that splits alike"
+    )]
     UnknownPre {
         /// The name in the file.
         pre: String,
@@ -105,8 +107,12 @@ pub enum VocabWarning {
 impl std::fmt::Display for VocabWarning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoPre => f.write_str("tokenizer.ggml.pre is missing, text is split by the default rules: tokens may differ"),
-            Self::Duplicate { id, first } => write!(f, "token {id} has the same text as token {first} and is never produced"),
+            Self::NoPre => {
+                f.write_str("tokenizer.ggml.pre is missing, text is split by the default rules: tokens may differ")
+            }
+            Self::Duplicate { id, first } => {
+                write!(f, "token {id} has the same text as token {first} and is never produced")
+            }
             Self::NotControl { id } => write!(f, "token {id} looks like a control token but is not marked as one"),
         }
     }

@@ -195,7 +195,11 @@ mod tests {
     /// The definition: token after token, longest first, over all remaining text.
     fn plainly(partition: &Partition, text: &[u8]) -> Vec<Fragment> {
         let ranks = (0..partition.entries.len()).collect();
-        if text.is_empty() { Vec::new() } else { partition.resolve(text, Cluster { serial: 0, range: 0..text.len(), ranks }) }
+        if text.is_empty() {
+            Vec::new()
+        } else {
+            partition.resolve(text, Cluster { serial: 0, range: 0..text.len(), ranks })
+        }
     }
 
     #[test]

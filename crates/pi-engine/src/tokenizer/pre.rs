@@ -71,14 +71,8 @@ const STAGES_QWEN35: &[Stage] = &[Rules(&[
     rules::spaces_before,
     rules::spaces,
 ])];
-const STAGES_NO_CONTRACTION: &[Stage] = &[Rules(&[
-    rules::word,
-    rules::number,
-    rules::others_line,
-    rules::lines,
-    rules::spaces_before,
-    rules::spaces,
-])];
+const STAGES_NO_CONTRACTION: &[Stage] =
+    &[Rules(&[rules::word, rules::number, rules::others_line, rules::lines, rules::spaces_before, rules::spaces])];
 const STAGES_MINICPM5: &[Stage] = &[
     Rules(&[rules::numbers_3]),
     Rules(&[
@@ -226,7 +220,15 @@ impl Pre {
         };
         let llama3 = matches!(
             name,
-            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" | "jina-v5-nano"
+            "llama3"
+                | "llama-v3"
+                | "llama-bpe"
+                | "falcon3"
+                | "falcon-h1"
+                | "pixtral"
+                | "midm-2.0"
+                | "lfm2"
+                | "jina-v5-nano"
         );
         Ok(Self {
             stages,
@@ -291,7 +293,7 @@ impl Stage {
                 let mut at = 0;
                 while at < len {
                     let end = window.run_by(at, |at| (0x30..=0x39).contains(&window.codes[at]));
-                    ends.extend((at.max(1)..end).filter(|cut| (end - cut) % 3 == 0).map(|cut| base + cut));
+                    ends.extend((at.max(1)..end).filter(|cut| (end - cut).is_multiple_of(3)).map(|cut| base + cut));
                     at = end + 1;
                 }
                 ends.push(base + len);

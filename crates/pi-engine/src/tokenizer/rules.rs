@@ -151,9 +151,8 @@ pub(super) fn word_marks_contraction(w: &Window<'_>, at: usize) -> usize {
 /// `[^\r\n\p{L}\p{N}]?A*B+|[^\r\n\p{L}\p{N}]?A+B*`, where A is a letter (or mark) that is not `a-z`, and B one that is not
 /// `A-Z`: a word in which small letters are not followed by capitals.
 fn cased_word(w: &Window<'_>, at: usize, classes: u8) -> usize {
-    let in_ascii = |at, low: u8, high: u8| {
-        w.code(at).is_some_and(|code| (u32::from(low)..=u32::from(high)).contains(&code))
-    };
+    let in_ascii =
+        |at, low: u8, high: u8| w.code(at).is_some_and(|code| (u32::from(low)..=u32::from(high)).contains(&code));
     let a = |at: usize| w.is(at, classes) && !in_ascii(at, b'a', b'z');
     let b = |at: usize| w.is(at, classes) && !in_ascii(at, b'A', b'Z');
     let first = |start: usize| {
@@ -272,7 +271,8 @@ pub(super) fn three_digits(w: &Window<'_>, at: usize) -> usize {
 /// `\d{1,3}(?=(?:\d{3})*\b)`: digits in threes, counted from the right.
 pub(super) fn digits_from_right(w: &Window<'_>, at: usize) -> usize {
     let end = w.run_char(at, b"0123456789");
-    let word = w.code(end).and_then(|code| u8::try_from(code).ok()).is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    let word =
+        w.code(end).and_then(|code| u8::try_from(code).ok()).is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
     match (end - at, word) {
         (0, _) | (_, true) => at,
         (n, _) if n % 3 == 0 => at + 3,
@@ -342,9 +342,7 @@ pub(super) fn any_space_cased_letters(w: &Window<'_>, at: usize) -> usize {
 
 /// `\s?[!-/:-~！-／：-～‘-‟　-。]+`, where the ideographic space is white space.
 pub(super) fn any_space_ascii_punctuation(w: &Window<'_>, at: usize) -> usize {
-    let holds = |code| {
-        matches!(code, 0x21..=0x2f | 0x3a..=0x7e | 0xff01..=0xff0f | 0xff1a..=0xff5e | 0x2018..=0x201f | 0x3001..=0x3002)
-    };
+    let holds = |code| matches!(code, 0x21..=0x2f | 0x3a..=0x7e | 0xff01..=0xff0f | 0xff1a..=0xff5e | 0x2018..=0x201f | 0x3001..=0x3002);
     let start = at + usize::from(w.is(at, SPACE));
     let end = w.run_by(start, |at| w.code(at).is_some_and(holds));
     if end > start { end } else { at }

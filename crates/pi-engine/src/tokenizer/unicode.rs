@@ -145,10 +145,29 @@ mod tests {
     #[test]
     fn classes_are_those_of_unicode_15_1() {
         let expected = [
-            ('é', LETTER), ('中', LETTER), ('\u{a3e4}', LETTER), ('٣', NUMBER), ('½', NUMBER), ('Ⅷ', NUMBER), ('。', PUNCTUATION),
-            ('€', SYMBOL), ('😀', SYMBOL), ('\u{301}', MARK), ('\u{a0}', SPACE), ('\u{2029}', SPACE), ('\u{85}', SPACE),
-            ('\u{200b}', OTHER), ('\u{e000}', OTHER), ('\u{1f}', OTHER), ('\u{2ebf0}', LETTER), ('\u{2ffc}', SYMBOL),
-            ('\u{31ef}', SYMBOL), ('\u{378}', OTHER), ('\u{1c89}', OTHER), ('\u{323af}', LETTER), ('\u{323b0}', OTHER),
+            ('é', LETTER),
+            ('中', LETTER),
+            ('\u{a3e4}', LETTER),
+            ('٣', NUMBER),
+            ('½', NUMBER),
+            ('Ⅷ', NUMBER),
+            ('。', PUNCTUATION),
+            ('€', SYMBOL),
+            ('😀', SYMBOL),
+            ('\u{301}', MARK),
+            ('\u{a0}', SPACE),
+            ('\u{2029}', SPACE),
+            ('\u{85}', SPACE),
+            ('\u{200b}', OTHER),
+            ('\u{e000}', OTHER),
+            ('\u{1f}', OTHER),
+            ('\u{2ebf0}', LETTER),
+            ('\u{2ffc}', SYMBOL),
+            ('\u{31ef}', SYMBOL),
+            ('\u{378}', OTHER),
+            ('\u{1c89}', OTHER),
+            ('\u{323af}', LETTER),
+            ('\u{323b0}', OTHER),
         ];
         for (char, class_of_char) in expected {
             assert_eq!(class(char as u32), class_of_char, "{char:?}");
