@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::Criterion;
 use pi_gguf::{Builder, File, Kind, Source};
 
 const TOKENS: u32 = 262_144;
@@ -43,5 +43,8 @@ fn header(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, header);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    header(&mut criterion);
+    criterion.final_summary();
+}
