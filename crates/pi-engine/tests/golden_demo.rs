@@ -1,0 +1,114 @@
+//! The demo model and a PowerInfer file against numbers from elsewhere.
+
+use pi_core::{KvType, text::EncodeOptions};
+use pi_engine::{Engine, EngineBuilder, GenerateOptions, SamplingParams, SessionOptions, Sparsity, StepToken};
+use pi_sparse_cpu::Kernels;
+use pi_testkit::{data::test_data, golden};
+use serde::Deserialize;
+use std::{ops::ControlFlow, path::Path};
+
+#[derive(Deserialize)]
+struct Demo {
+    prompts: Vec<Prompt>,
+    tokenizer: Vec<Tokenized>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    text: String,
+    ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+    greedy_text: String,
+}
+
+#[derive(Deserialize)]
+struct Tokenized {
+    text: String,
+    ids: Vec<u32>,
+}
+
+fn repository(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn demo_goldens() -> Demo {
+    golden::read(&repository("models/tiny-reglu-6m/goldens/goldens.json"))
+}
+
+/// A file of little-endian f32 numbers.
+fn floats(path: &Path) -> Vec<f32> {
+    std::fs::read(path).unwrap().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+fn exact() -> EngineBuilder {
+    Engine::builder().kernels(Kernels::reference()).threads(2).kv(KvType::F32)
+}
+
+/// All logits after every token, row by row, computed in one step.
+fn logits(engine: &Engine, ids: &[u32]) -> Vec<f32> {
+    let mut s = engine.session(&SessionOptions { logits: ids.len(), ..Default::default() }).unwrap();
+    let step: Vec<_> = ids.iter().map(|&token| StepToken { token, seq: 0, logits: true }).collect();
+    s.step(&step).unwrap();
+    (0..ids.len()).flat_map(|i| s.logits(i).unwrap().to_vec()).collect()
+}
+
+#[test]
+fn the_demo_models_tokenizer_gives_the_ids_of_the_checkpoint() {
+    let engine = exact().open(repository("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf")).unwrap();
+    let goldens = demo_goldens();
+    for case in &goldens.tokenizer {
+        assert_eq!(
+            engine.tokenizer().encode(case.text.as_bytes(), EncodeOptions::PLAIN).unwrap(),
+            case.ids,
+            "{:?}",
+            case.text
+        );
+    }
+    for case in &goldens.prompts {
+        assert_eq!(engine.encode_prompt(&case.text).unwrap(), case.ids, "{:?}", case.text);
+    }
+}
+
+#[test]
+fn the_demo_model_in_f32_equals_its_goldens_with_and_without_skipping() {
+    let Some(file) = test_data("demo-model/tiny-reglu-6m-f32.gguf") else { return };
+    for sparsity in [Sparsity::Exact, Sparsity::Off] {
+        let engine = exact().sparsity(sparsity).open(&file).unwrap();
+        for (i, want) in demo_goldens().prompts.iter().enumerate() {
+            let expected = floats(&repository(&format!("models/tiny-reglu-6m/goldens/prompt_{i}.logits.f32")));
+            let got = logits(&engine, &want.ids);
+            assert_eq!(got.len(), expected.len());
+            let worst = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 1e-3, "prompt {i}, {sparsity:?}: a logit is off by {worst}");
+
+            let mut s = engine.session(&SessionOptions::default()).unwrap();
+            let options = GenerateOptions {
+                max_tokens: Some(want.greedy_ids.len()),
+                sampling: SamplingParams::greedy(),
+                ignore_eos: true,
+                ..Default::default()
+            };
+            let out = s.generate(0, &want.ids, &options, &mut |_: &str| ControlFlow::Continue(())).unwrap();
+            assert_eq!((out.tokens, out.text), (want.greedy_ids.clone(), want.greedy_text.clone()), "prompt {i}");
+        }
+    }
+}
+
+#[test]
+fn a_powerinfer_file_computed_with_every_neuron_equals_the_original() {
+    let Some(file) = test_data("powerinfer-samples/small/small.powerinfer.gguf") else { return };
+    let Some(gold) = test_data("powerinfer-samples/gold/small_small.powerinfer.thr-1e30.one.f32") else { return };
+    let Some(ids) = test_data("powerinfer-samples/gold/ids.txt") else { return };
+    let ids: Vec<u32> = std::fs::read_to_string(ids).unwrap().trim().split(',').map(|id| id.parse().unwrap()).collect();
+    let gold = floats(&gold);
+    for sparsity in [Sparsity::Auto, Sparsity::Off] {
+        let engine = exact().sparsity(sparsity).open(&file).unwrap();
+        assert_eq!(engine.sparsity().skips_down, sparsity == Sparsity::Auto);
+        let got = logits(&engine, &ids);
+        assert_eq!(got.len(), gold.len());
+        let square = |v: f32| (v as f64).powi(2);
+        let error: f64 = got.iter().zip(&gold).map(|(a, b)| square(a - b)).sum();
+        let rms = (error / gold.iter().map(|&v| square(v)).sum::<f64>()).sqrt();
+        assert!(rms <= 3e-3, "{sparsity:?}: relative RMS {rms}");
+    }
+}
