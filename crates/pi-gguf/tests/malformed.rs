@@ -308,3 +308,13 @@ fn tensors_are_as_well_aligned_in_memory_as_they_are_in_the_file() {
 fn an_error_fits_where_results_are_returned() {
     assert!(size_of::<Error>() <= 128, "{}", size_of::<Error>());
 }
+
+#[test]
+fn names_from_a_file_cannot_steer_the_terminal() {
+    let message = Raw::new().u32("a\u{1b}[2J\n", 1).u32("a\u{1b}[2J\n", 1).error();
+    says(&message, &["'a\\u{1b}[2J\\n' appears twice"]);
+    let message = Raw::new().tensor("\u{7}", &[1], 4, 0).data(32).error();
+    says(&message, &["'\\u{7}'"]);
+    let message = Raw::new().key("\u{7}", STRING, &9u64.to_le_bytes()).error();
+    says(&message, &["the value of '\\u{7}'"]);
+}
