@@ -55,9 +55,7 @@ fn q8_k(x: &[f32], out: &mut [u8]) {
             bits = _mm256_max_epi32(bits, magnitudes(load32_numbers(x)));
         }
         let max = f32::from_bits(max_i32(bits) as u32);
-        // the sign is that of the first number of this magnitude
-        let first = x.iter().find(|v| v.abs() == max).copied().unwrap_or(0.0);
-        let id = -127.0 / first;
+        let id = -127.0 / first_of(x, max);
         if !(max.is_finite() && id.is_finite()) {
             (QuantType::Q8_K.info().encode)(x, out);
             continue;
@@ -72,6 +70,20 @@ fn q8_k(x: &[f32], out: &mut [u8]) {
             }
         }
     }
+}
+
+/// The first number of this magnitude, with its sign; 0 if there is none.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn first_of(x: &[f32; 256], magnitude: f32) -> f32 {
+    for x in x.as_chunks::<8>().0 {
+        let v = _mm256_andnot_ps(_mm256_set1_ps(-0.0), load(x));
+        let equal = _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(magnitude), _CMP_EQ_OQ)) as u32;
+        if equal != 0 {
+            return x[equal.trailing_zeros() as usize % 8];
+        }
+    }
+    0.0
 }
 
 #[target_feature(enable = "avx2")]

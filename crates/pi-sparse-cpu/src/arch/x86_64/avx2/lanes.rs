@@ -152,3 +152,16 @@ pub(super) fn two_scales(bytes: __m128i, i: usize) -> __m256i {
     let i = i as i64 * 2;
     _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, _mm_set_epi64x((i + 1) * ONES, i * ONES)))
 }
+
+/// 16-bit number `i` of either half of `v`, in all lanes of that half.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn spread(v: __m256i, i: usize) -> __m256i {
+    _mm256_shuffle_epi8(v, _mm256_set1_epi16(0x0100 + 0x0202 * i as i16))
+}
+
+/// The eight bytes at `at`.
+#[inline(always)]
+pub(super) fn word_at<const B: usize>(b: &[u8; B], at: usize) -> u64 {
+    u64::from_le_bytes(*b[at..].first_chunk().expect("within the block"))
+}

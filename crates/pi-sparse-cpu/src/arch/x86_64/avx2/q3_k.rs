@@ -14,28 +14,25 @@ fn codes(w: &[u8; 110], i: usize) -> __m256i {
     _mm256_or_si256(low, _mm256_slli_epi16(high, 2))
 }
 
-/// Scales from −32 to 31.
-#[inline(always)]
-fn scales(w: &[u8; 110]) -> [u8; 16] {
+/// Scales from −32 to 31, as bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn scales(w: &[u8; 110]) -> __m128i {
     const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
     const HIGH: u64 = 0x3030_3030_3030_3030;
-    let byte = |at: usize| u64::from(w[at]);
-    let word = |at: usize, n: usize| (0..n).fold(0, |v, i| v | byte(at + i) << (8 * i));
-    let (low, high) = (word(96, 8), word(104, 4));
-    // bits 0…3 of `high` belong to the first half, 4…7 to the second; in each, the lower two to its first four scales
+    let (low, high) = (word_at(w, 96), word_at(w, 102) >> 16 & 0xffff_ffff);
+    // of each byte of `high`, bits 0…3 belong to the first eight scales, 4…7 to the others; the lower two of them to the
+    // first four of the eight
     let first = low & LOW | (high << 4 | high << 34) & HIGH;
-    let second = low >> 4 & LOW | (high | high << 30) & HIGH;
-    let mut scales = [0; 16];
-    scales[..8].copy_from_slice(&first.to_le_bytes());
-    scales[8..].copy_from_slice(&second.to_le_bytes());
-    scales.map(|s| s.wrapping_sub(32))
+    let others = low >> 4 & LOW | (high | high << 30) & HIGH;
+    _mm_sub_epi8(_mm_set_epi64x(others as i64, first as i64), _mm_set1_epi8(32))
 }
 
 /// As for Q4_0, with 4 instead of 8.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn product(w: &[u8; 110], x: &[u8; 292], acc: __m256) -> __m256 {
-    let scales = load16(&scales(w), 0);
+    let scales = scales(w);
     let mut sums = _mm256_setzero_si256();
     for i in 0..8 {
         let q = load32(x, 4 + 32 * i);
@@ -50,9 +47,11 @@ fn product(w: &[u8; 110], x: &[u8; 292], acc: __m256) -> __m256 {
 #[inline]
 fn numbers(w: &[u8; 110], mut emit: impl FnMut(usize, __m256)) {
     let d = half_at(w, 108);
-    let scales = scales(w).map(|s| d * f32::from(s as i8));
+    let mut bytes = [0; 32];
+    store32(&mut bytes, _mm256_zextsi128_si256(scales(w)));
+    let scale = |group: usize| _mm256_set1_ps(d * f32::from(bytes[group] as i8));
     for i in 0..8 {
-        let scales = [_mm256_set1_ps(scales[2 * i]), _mm256_set1_ps(scales[2 * i + 1])];
+        let scales = [scale(2 * i), scale(2 * i + 1)];
         let q = _mm256_sub_epi8(codes(w, i), _mm256_set1_epi8(4));
         widen(q, 4 * i, |at, q| emit(at, _mm256_mul_ps(scales[at / 2 % 2], q)));
     }

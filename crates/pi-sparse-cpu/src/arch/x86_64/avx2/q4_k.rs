@@ -36,13 +36,11 @@ pub(super) fn product_of<const B: usize>(
 ) -> __m256 {
     let (scales, mins) = scales_and_mins(w);
     let (scales, mins) = (widen_twice(scales), widen_twice(mins));
-    // all lanes of the result: 16-bit number `i` of either half
-    let pick = |i: usize| _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * i as i16));
     let mut sums = _mm256_setzero_si256();
     for i in 0..4 {
         let (a, b) = pair(i);
-        let a = _mm256_madd_epi16(_mm256_maddubs_epi16(a, load32(x, 4 + 64 * i)), pick(2 * i));
-        let b = _mm256_madd_epi16(_mm256_maddubs_epi16(b, load32(x, 36 + 64 * i)), pick(2 * i + 1));
+        let a = _mm256_madd_epi16(_mm256_maddubs_epi16(a, load32(x, 4 + 64 * i)), spread(scales, 2 * i));
+        let b = _mm256_madd_epi16(_mm256_maddubs_epi16(b, load32(x, 36 + 64 * i)), spread(scales, 2 * i + 1));
         sums = _mm256_add_epi32(sums, _mm256_add_epi32(a, b));
     }
     // a minimum counts for two of the sums over 16 activations
