@@ -136,8 +136,8 @@ fn products_equal_the_reference() {
     }
 }
 
-/// Simple types must be equal to the byte. Searched ones may differ in few blocks, where two candidates fit equally well
-/// to the last place; their error must not be larger than the reference's.
+/// All types must be equal to the byte, those whose scales are searched for too: the searches run in the same order of f32
+/// operations. Then errors are the same; they are compared as well, for a day when the bytes are allowed to differ.
 #[test]
 fn weights_encode_as_in_the_reference() {
     let x = floats(&GOLDEN["x_f32"]);

@@ -32,6 +32,12 @@ fn decode(b: &[u8; 36], out: &mut [f32; 32]) {
 fn encode(x: &[f32; 32], out: &mut [u8; 36]) {
     let max = magnitude(x);
     let d = max / 127.0;
+    if !d.is_finite() {
+        out[4..].fill(0);
+        put_half(out, 0, d);
+        put_half(out, 2, f32::NAN);
+        return;
+    }
     let id = 127.0 / max;
     let id = if id.is_finite() { id } else { 0.0 };
     let mut sum = 0;

@@ -2,8 +2,8 @@
 //!
 //! Codes and scale depend on each other: for given codes the best scale is a weighted least-squares fit, and for a given
 //! scale the best codes are the nearest ones. Each search here tries a fixed row of scales, fits, and keeps the best fit.
-//! Sums run in f32 and in the order of the numbers on purpose: the results then are those of the usual quantisers,
-//! nearly always to the bit, so that files made here and elsewhere can be compared.
+//! Sums run in f32 and in the order of the numbers on purpose: the results then are those of the usual quantisers to the
+//! bit, so that files made here and elsewhere can be compared.
 
 use super::block::{extreme, nearest_even};
 use super::iq4_nl::VALUES;
@@ -176,9 +176,9 @@ pub(super) fn fit_descent<const N: usize>(x: &[f32; N], q: &mut [u8; N]) -> f32 
     if l2 > 0.0 { lx / l2 } else { 0.0 }
 }
 
-/// Search for `x ≈ scale · VALUES[q]`; squares of the numbers are the weights. Candidates put the largest number at −127
-/// give or take 7, of either sign of the scale at first.
-pub(super) fn fit_values<const N: usize>(x: &[f32; N]) -> f32 {
+/// Search for `x ≈ scale · VALUES[q]`; squares of the numbers are the weights. The first candidate puts the largest number
+/// at 127, the others at −127 give or take 7.
+pub(super) fn fit_values(x: &[f32; 32]) -> f32 {
     let max = extreme(x);
     if max.abs() < NOTHING {
         return 0.0;
@@ -186,8 +186,8 @@ pub(super) fn fit_values<const N: usize>(x: &[f32; N]) -> f32 {
     let end = f32::from(VALUES[0]);
     let sums = |inverse: f32| {
         let (mut qx, mut q2) = (0.0, 0.0);
-        for v in x {
-            let q = f32::from(VALUES[closest(inverse * v)]);
+        let values = sum_of_steps(x, inverse, end, |j| f32::from(VALUES[j]) - f32::from(VALUES[j - 1]));
+        for (v, q) in x.iter().zip(values) {
             let w = v * v;
             qx += w * q * v;
             q2 += w * q * q;
@@ -207,34 +207,24 @@ pub(super) fn fit_values<const N: usize>(x: &[f32; N]) -> f32 {
     scale
 }
 
-/// The codes of [`VALUES`] nearest to `inverse · x`.
+/// The codes of [`VALUES`] nearest to `inverse · x`; the upper one of two equally near.
 pub(super) fn closest_values(x: &[f32; 32], inverse: f32) -> [u8; 32] {
-    x.map(|v| closest(inverse * v) as u8)
+    sum_of_steps(x, inverse, 0.0, |_| 1.0).map(|q| q as u8)
 }
 
-/// For `floor(v) + 128`: how many of the values 1…14 are not above it, plus one; so the value after `v`.
-const AFTER: [u8; 256] = {
-    let mut table = [1; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut above = 1;
-        while above < 15 && VALUES[above] as i32 <= i as i32 - 128 {
-            above += 1;
-        }
-        table[i] = above as u8;
-        i += 1;
-    }
-    table
-};
-
-/// Index of the value nearest to `v`; the upper one of two equally near.
+/// For each `inverse · x`: `first` plus `step(j)` for each `j` from 1 that it reaches, which is when it is not below the
+/// middle between values `j − 1` and `j`. Middles are multiples of a half, so comparing with them is exact.
 #[inline(always)]
-fn closest(v: f32) -> usize {
-    let v = v.clamp(-128.0, 127.0);
-    // the cast rounds towards zero, but its argument is never negative; NaN gives 0
-    let above = usize::from(AFTER[usize::from((v + 128.0) as u8)]);
-    let (a, b) = (f32::from(VALUES[above - 1]), f32::from(VALUES[above]));
-    if v - a < b - v { above - 1 } else { above }
+fn sum_of_steps(x: &[f32; 32], inverse: f32, first: f32, step: impl Fn(usize) -> f32) -> [f32; 32] {
+    let mut sums = [first; 32];
+    for j in 1..VALUES.len() {
+        let middle = (f32::from(VALUES[j - 1]) + f32::from(VALUES[j])) / 2.0;
+        let step = step(j);
+        for (sum, v) in sums.iter_mut().zip(x) {
+            *sum += if inverse * v >= middle { step } else { 0.0 };
+        }
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -245,10 +235,12 @@ mod tests {
     fn the_closest_value_has_the_least_distance() {
         for i in -6000..6000 {
             let v = i as f32 / 40.0;
+            let [closest, ..] = closest_values(&[v; 32], 1.0);
             let least = VALUES.iter().map(|q| (f32::from(*q) - v).abs()).fold(f32::MAX, f32::min);
-            assert_eq!((f32::from(VALUES[closest(v)]) - v).abs(), least, "{v}");
+            assert_eq!((f32::from(VALUES[usize::from(closest)]) - v).abs(), least, "{v}");
         }
-        assert_eq!((closest(f32::NEG_INFINITY), closest(f32::INFINITY)), (0, 15));
-        closest(f32::NAN);
+        assert_eq!(closest_values(&[f32::NEG_INFINITY; 32], 1.0), [0; 32]);
+        assert_eq!(closest_values(&[f32::INFINITY; 32], 1.0), [15; 32]);
+        assert_eq!(closest_values(&[-4.5; 32], 1.0), [8; 32], "half way from −10 to 1");
     }
 }

@@ -1,0 +1,167 @@
+//! Loads, stores and small helpers over vectors.
+//!
+//! Loads and stores take references to arrays or check bounds, so they are safe for any argument; for a constant place in
+//! a block the compiler drops the check.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+/// 32 bytes of `b` from `at`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn load32<const B: usize>(b: &[u8; B], at: usize) -> __m256i {
+    let bytes: &[u8; 32] = b[at..].first_chunk().expect("within the block");
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// 16 bytes of `b` from `at`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn load16<const B: usize>(b: &[u8; B], at: usize) -> __m128i {
+    let bytes: &[u8; 16] = b[at..].first_chunk().expect("within the block");
+    // SAFETY: 16 readable bytes; the load needs no alignment.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+/// Eight numbers from their bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn load_bytes(b: &[[u8; 4]; 8]) -> __m256 {
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_ps(b.as_ptr().cast()) }
+}
+
+/// Eight numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn load(x: &[f32; 8]) -> __m256 {
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_ps(x.as_ptr()) }
+}
+
+/// Stores eight numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store(out: &mut [f32; 8], v: __m256) {
+    // SAFETY: 32 writable bytes; the store needs no alignment.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), v) }
+}
+
+/// Stores 32 bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store32(out: &mut [u8; 32], v: __m256i) {
+    // SAFETY: 32 writable bytes; the store needs no alignment.
+    unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), v) }
+}
+
+/// The half-precision number at byte `at`.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn half_at<const B: usize>(b: &[u8; B], at: usize) -> f32 {
+    let bits = u16::from_le_bytes([b[at], b[at + 1]]);
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits.into())))
+}
+
+/// The half-precision number at byte `at`, in all lanes.
+///
+/// Not by way of one lane: the compiler then inserts into some register it takes for free, often the running sum, and the
+/// CPU waits for it.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn half_all<const B: usize>(b: &[u8; B], at: usize) -> __m256 {
+    _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes([b[at], b[at + 1]])))
+}
+
+/// The single-precision number at byte `at`, in all lanes.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn float_all<const B: usize>(b: &[u8; B], at: usize) -> __m256 {
+    _mm256_set1_ps(float_at(b, at))
+}
+
+/// The single-precision number at byte `at`.
+#[inline(always)]
+pub(super) fn float_at<const B: usize>(b: &[u8; B], at: usize) -> f32 {
+    f32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+/// Sum of eight numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn sum(v: __m256) -> f32 {
+    let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// Sum of eight integers.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn sum_i32(v: __m256i) -> i32 {
+    let v = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    let v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0b01_00_11_10));
+    _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0b10_11_00_01)))
+}
+
+/// `scale * v + acc`, for eight integers.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub(super) fn add_scaled_i32(acc: __m256, scale: __m256, v: __m256i) -> __m256 {
+    _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(v), acc)
+}
+
+/// Sums of pairs of 16-bit numbers, in 32 bits.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn pairs(v: __m256i) -> __m256i {
+    _mm256_madd_epi16(v, _mm256_set1_epi16(1))
+}
+
+/// The low halves of 16 bytes, then their high halves.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn halves(bytes: __m128i) -> __m256i {
+    let both = _mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes);
+    _mm256_and_si256(both, _mm256_set1_epi8(15))
+}
+
+/// Bytes shifted right by `by` bits and cut to `mask`, which must drop what came from the neighbouring byte.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn shift_mask(v: __m256i, by: usize, mask: i8) -> __m256i {
+    _mm256_and_si256(_mm256_srl_epi16(v, _mm_cvtsi32_si128(by as i32)), _mm256_set1_epi8(mask))
+}
+
+/// Passes on 32 signed codes as eight f32 numbers at a time: `emit(first + i, numbers)`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn widen(codes: __m256i, first: usize, mut emit: impl FnMut(usize, __m256)) {
+    let (a, b) = (_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
+    for (i, part) in [a, _mm_srli_si128(a, 8), b, _mm_srli_si128(b, 8)].into_iter().enumerate() {
+        emit(first + i, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part)));
+    }
+}
+
+/// One 16-bit number for each half of a vector, from bytes `2 i` and `2 i + 1` of signed `bytes`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn two_scales(bytes: __m128i, i: usize) -> __m256i {
+    const ONES: i64 = 0x0101_0101_0101_0101;
+    let i = i as i64 * 2;
+    _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, _mm_set_epi64x((i + 1) * ONES, i * ONES)))
+}
+
+/// 16-bit number `i` of either half of `v`, in all lanes of that half.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn spread(v: __m256i, i: usize) -> __m256i {
+    _mm256_shuffle_epi8(v, _mm256_set1_epi16(0x0100 + 0x0202 * i as i16))
+}
+
+/// The eight bytes at `at`.
+#[inline(always)]
+pub(super) fn word_at<const B: usize>(b: &[u8; B], at: usize) -> u64 {
+    u64::from_le_bytes(*b[at..].first_chunk().expect("within the block"))
+}
