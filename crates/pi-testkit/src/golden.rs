@@ -64,3 +64,40 @@ pub fn assert_greedy(name: &str, got: &[u32], want: &Greedy, gap: f32) {
     }
     assert_eq!(got.len(), want.gen_ids.len(), "{name}: number of greedy tokens");
 }
+
+/// What the reference computed for a real model.
+#[derive(Debug, Deserialize)]
+pub struct ModelGolden {
+    /// Distributions along fixed texts, keys and values in F32.
+    pub logits_kvf32: Vec<TextLogits>,
+    /// Greedy continuations, keys and values in F32.
+    pub greedy_kvf32: Vec<Greedy>,
+    /// Perplexity of a text, keys and values in F32.
+    pub ppl_kvf32: Perplexity,
+}
+
+/// Distributions along a text.
+#[derive(Debug, Deserialize)]
+pub struct TextLogits {
+    /// The text.
+    pub prompt: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// One per token.
+    pub positions: Vec<Position>,
+}
+
+/// Perplexity of a text in windows.
+#[derive(Debug, Deserialize)]
+pub struct Perplexity {
+    /// Tokens of the text.
+    pub n_tokens: usize,
+    /// Tokens per window.
+    pub window: usize,
+    /// Whole windows.
+    pub n_windows: usize,
+    /// Over all positions of all windows but the last of each.
+    pub ppl_all: f64,
+    /// Over the second halves.
+    pub ppl_half: f64,
+}

@@ -4,3 +4,6 @@
 
 pub mod data;
 pub mod golden;
+mod requantise;
+
+pub use requantise::requantise;
