@@ -56,6 +56,22 @@ pub(super) fn signed<const N: usize>(block: &[u8], at: usize) -> &[i8; N] {
     bytemuck::cast_slice::<u8, i8>(&block[at..]).first_chunk().expect("a field lies within its block")
 }
 
+/// The low halves of bytes to the first half of `q`, their high halves to the second.
+#[inline(always)]
+pub(super) fn split_bytes(bytes: &[u8], q: &mut [i8]) {
+    let (low, high) = q.split_at_mut(bytes.len());
+    for ((low, high), b) in low.iter_mut().zip(high).zip(bytes) {
+        *low = (b & 15) as i8;
+        *high = (b >> 4) as i8;
+    }
+}
+
+/// Codes less `by`. They are far from overflowing; without saying so, builds that check stay scalar here.
+#[inline(always)]
+pub(super) fn lowered<const N: usize>(q: [i8; N], by: i8) -> [i8; N] {
+    q.map(|q| q.wrapping_sub(by))
+}
+
 /// Sum of products of codes.
 #[inline(always)]
 pub(super) fn sum_products(a: &[i8], b: &[i8]) -> i32 {
@@ -69,7 +85,7 @@ pub(super) fn sum_products(a: &[i8], b: &[i8]) -> i32 {
 pub(super) fn nearest_even(v: f32) -> i32 {
     const SHIFT: f32 = 12_582_912.0;
     const MANTISSA: i32 = (1 << 23) - 1;
-    ((v + SHIFT).to_bits() as i32 & MANTISSA) - (1 << 22)
+    ((v + SHIFT).to_bits() as i32 & MANTISSA).wrapping_sub(1 << 22)
 }
 
 /// The nearest integer, ties away from zero; saturates, and 0 for NaN.

@@ -7,7 +7,7 @@
 //! | 96…107 | scales, see [`scales`] |
 //! | 108…109 | `d`, half precision |
 
-use super::block::{self, half_at, nearest_even, put_half, sum_products};
+use super::block::{self, half_at, lowered, nearest_even, put_half, sum_products};
 use super::search::{codes_of, fit_descent};
 use super::{QuantInfo, QuantType, q2_k, q8_k};
 
@@ -28,10 +28,10 @@ fn codes(b: &[u8; 110]) -> [i8; 256] {
     let mut q = q2_k::codes(&b[32..96]);
     for (i, part) in q.chunks_exact_mut(32).enumerate() {
         for (q, high) in part.iter_mut().zip(&b[..32]) {
-            *q += ((high >> i) & 1) as i8 * 4 - 4;
+            *q |= (((high >> i) & 1) << 2) as i8;
         }
     }
-    q
+    lowered(q, 4)
 }
 
 /// Scales from −32 to 31. The low halves of scales `i` and `i + 8` share byte `i` (of 8); the high two bits of scales

@@ -5,7 +5,7 @@
 //! | 0…1 | scale `d`, half precision; its sign is that of the largest number, which gets code 0 or 15 |
 //! | 2…17 | codes: number `j` in the low and `j + 16` in the high half of byte `j` |
 
-use super::block::{self, extreme, half_at, inverse, put_half, signed, sum_products};
+use super::block::{self, extreme, half_at, inverse, lowered, put_half, signed, split_bytes, sum_products};
 use super::{QuantInfo, QuantType};
 
 pub(super) static Q4_0: QuantInfo = QuantInfo {
@@ -23,11 +23,8 @@ pub(super) static Q4_0: QuantInfo = QuantInfo {
 #[inline(always)]
 fn codes(b: &[u8; 18]) -> [i8; 32] {
     let mut q = [0; 32];
-    for j in 0..16 {
-        q[j] = (b[2 + j] & 15) as i8 - 8;
-        q[j + 16] = (b[2 + j] >> 4) as i8 - 8;
-    }
-    q
+    split_bytes(&b[2..], &mut q);
+    lowered(q, 8)
 }
 
 fn decode(b: &[u8; 18], out: &mut [f32; 32]) {

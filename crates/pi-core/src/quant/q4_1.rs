@@ -5,7 +5,7 @@
 //! | 0…1, 2…3 | scale `d` and minimum `m`, half precision |
 //! | 4…19 | codes: number `j` in the low and `j + 16` in the high half of byte `j` |
 
-use super::block::{self, half_at, inverse, put_half, range, signed, sum_products};
+use super::block::{self, half_at, inverse, put_half, range, signed, split_bytes, sum_products};
 use super::{QuantInfo, QuantType};
 
 pub(super) static Q4_1: QuantInfo = QuantInfo {
@@ -23,10 +23,7 @@ pub(super) static Q4_1: QuantInfo = QuantInfo {
 #[inline(always)]
 fn codes(b: &[u8; 20]) -> [i8; 32] {
     let mut q = [0; 32];
-    for j in 0..16 {
-        q[j] = (b[4 + j] & 15) as i8;
-        q[j + 16] = (b[4 + j] >> 4) as i8;
-    }
+    split_bytes(&b[4..], &mut q);
     q
 }
 

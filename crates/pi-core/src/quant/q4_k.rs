@@ -6,7 +6,7 @@
 //! | 4…15 | scales and minima, see [`Groups`] |
 //! | 16…143 | codes, see [`halves`] |
 
-use super::block::{self, half_at, nearest_even, put_half, sum_products};
+use super::block::{self, half_at, nearest_even, put_half, split_bytes, sum_products};
 use super::q8_k;
 use super::search::{Affine, codes_of};
 use super::{QuantInfo, QuantType};
@@ -71,10 +71,7 @@ impl Groups {
 pub(super) fn halves(packed: &[u8]) -> [i8; 256] {
     let mut q = [0; 256];
     for (q, bytes) in q.chunks_exact_mut(64).zip(packed.chunks_exact(32)) {
-        for (j, b) in bytes.iter().enumerate() {
-            q[j] = (b & 15) as i8;
-            q[j + 32] = (b >> 4) as i8;
-        }
+        split_bytes(bytes, q);
     }
     q
 }

@@ -6,7 +6,7 @@
 //! | 2…5 | the fifth bit of number `j` is bit `j` of this 32-bit word |
 //! | 6…21 | low four bits: number `j` in the low and `j + 16` in the high half of byte `j` |
 
-use super::block::{self, extreme, field, half_at, inverse, put_half, signed, sum_products};
+use super::block::{self, extreme, field, half_at, inverse, lowered, put_half, signed, split_bytes, sum_products};
 use super::{QuantInfo, QuantType};
 
 pub(super) static Q5_0: QuantInfo = QuantInfo {
@@ -26,9 +26,9 @@ pub(super) static Q5_0: QuantInfo = QuantInfo {
 pub(super) fn join(low: &[u8; 16], high: &[u8; 4]) -> [i8; 32] {
     let high = u32::from_le_bytes(*high);
     let mut q = [0; 32];
-    for j in 0..16 {
-        q[j] = ((low[j] & 15) | ((high >> j) as u8 & 1) << 4) as i8;
-        q[j + 16] = ((low[j] >> 4) | ((high >> (j + 16)) as u8 & 1) << 4) as i8;
+    split_bytes(low, &mut q);
+    for (j, q) in q.iter_mut().enumerate() {
+        *q |= (((high >> j) & 1) << 4) as i8;
     }
     q
 }
@@ -47,7 +47,7 @@ pub(super) fn split(out: &mut [u8], code: impl Fn(usize) -> u8) {
 
 #[inline(always)]
 fn codes(b: &[u8; 22]) -> [i8; 32] {
-    join(field(b, 6), field(b, 2)).map(|q| q - 16)
+    lowered(join(field(b, 6), field(b, 2)), 16)
 }
 
 fn decode(b: &[u8; 22], out: &mut [f32; 32]) {

@@ -7,7 +7,7 @@
 //! | 192…207 | scales |
 //! | 208…209 | `d`, half precision |
 
-use super::block::{self, half_at, nearest_even, put_half, signed, sum_products};
+use super::block::{self, half_at, lowered, nearest_even, put_half, signed, sum_products};
 use super::search::{codes_of, fit_symmetric};
 use super::{QuantInfo, QuantType, q2_k, q8_k};
 
@@ -25,14 +25,15 @@ pub(super) static Q6_K: QuantInfo = QuantInfo {
 
 #[inline(always)]
 fn codes(b: &[u8; 210]) -> [i8; 256] {
-    let mut q = q2_k::codes(&b[128..192]).map(|high| (high << 4) - 32);
+    let mut q = q2_k::codes(&b[128..192]).map(|high| high << 4);
     for (q, low) in q.chunks_exact_mut(128).zip(b[..128].chunks_exact(64)) {
-        for (j, b) in low.iter().enumerate() {
-            q[j] += (b & 15) as i8;
-            q[j + 64] += (b >> 4) as i8;
+        let (first, second) = q.split_at_mut(64);
+        for ((a, b), low) in first.iter_mut().zip(second).zip(low) {
+            *a |= (low & 15) as i8;
+            *b |= (low >> 4) as i8;
         }
     }
-    q
+    lowered(q, 32)
 }
 
 fn decode(b: &[u8; 210], out: &mut [f32; 256]) {
