@@ -1,9 +1,13 @@
 //! Cases and checks for the `pi` engine and for back ends of others.
 //!
-//! [`data`] finds golden data, [`golden`] reads it. What it does not do: contain golden data itself.
+//! [`data`] finds golden data and [`golden`] reads it; [`TinyModel`] writes small random models, and [`naive`] computes them in
+//! the most obvious way. What it does not do: contain golden data itself.
 
 pub mod data;
 pub mod golden;
+pub mod naive;
 mod requantise;
+pub mod tiny;
 
 pub use requantise::requantise;
+pub use tiny::{Random, TinyModel};
