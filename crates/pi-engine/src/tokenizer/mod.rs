@@ -21,6 +21,8 @@ mod error;
 mod gguf;
 mod partition;
 mod pre;
+#[cfg(test)]
+mod pre_tests;
 mod rules;
 mod special;
 mod spm;
