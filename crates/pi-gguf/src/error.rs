@@ -7,7 +7,8 @@ use crate::identify::Format;
 /// Result of reading and writing GGUF.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error about a model file. Every variant names the file, and the key or tensor where there is one.
+/// An error about a model file. Every variant names the file, and the key or tensor where there is one; names from a file
+/// are shown with what does not print escaped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the fields are what the messages say they are
@@ -41,50 +42,50 @@ pub enum Error {
     Name { path: PathBuf, what: String, expected: &'static str, got: String },
 
     /// A key appears twice.
-    #[error("{}: key '{key}' appears twice", path.display())]
+    #[error("{}: key '{}' appears twice", path.display(), key.escape_debug())]
     DuplicateKey { path: PathBuf, key: String },
 
     /// A tensor appears twice, in one file or in two parts of a split one.
-    #[error("{}: tensor '{tensor}' appears twice", path.display())]
+    #[error("{}: tensor '{}' appears twice", path.display(), tensor.escape_debug())]
     DuplicateTensor { path: PathBuf, tensor: String },
 
     /// A value that is invalid whoever asks for it, so that the file is refused.
-    #[error("{}: key '{key}': expected {expected}, got {got}", path.display())]
+    #[error("{}: key '{}': expected {expected}, got {got}", path.display(), key.escape_debug())]
     Value { path: PathBuf, key: String, expected: String, got: String },
 
     /// A value is not of the type that was asked for, and cannot be converted to it without loss.
-    #[error("{}: key '{key}': expected {expected}, got {got}", path.display())]
+    #[error("{}: key '{}': expected {expected}, got {got}", path.display(), key.escape_debug())]
     KeyType { path: PathBuf, key: String, expected: String, got: String },
 
     /// A key that was required is not there.
-    #[error("{}: key '{key}' is missing", path.display())]
+    #[error("{}: key '{}' is missing", path.display(), key.escape_debug())]
     MissingKey { path: PathBuf, key: String },
 
     /// A tensor that was required is not there.
-    #[error("{}: tensor '{tensor}' is missing", path.display())]
+    #[error("{}: tensor '{}' is missing", path.display(), tensor.escape_debug())]
     MissingTensor { path: PathBuf, tensor: String },
 
     /// A tensor of a type that was removed from the format, or that was never in it.
-    #[error("{}: tensor '{tensor}': unsupported tensor type {id}", path.display())]
+    #[error("{}: tensor '{}': unsupported tensor type {id}", path.display(), tensor.escape_debug())]
     TensorType { path: PathBuf, tensor: String, id: u32 },
 
     /// A shape that cannot be stored.
-    #[error("{}: tensor '{tensor}': expected {expected}, got {got}", path.display())]
+    #[error("{}: tensor '{}': expected {expected}, got {got}", path.display(), tensor.escape_debug())]
     Shape { path: PathBuf, tensor: String, expected: String, got: String },
 
     /// A tensor's data does not start at a multiple of the file's alignment.
-    #[error("{}: tensor '{tensor}': expected an offset that is a multiple of {alignment}, got {offset}", path.display())]
+    #[error("{}: tensor '{}': expected an offset that is a multiple of {alignment}, got {offset}", path.display(), tensor.escape_debug())]
     Misaligned { path: PathBuf, tensor: String, alignment: u64, offset: u64 },
 
     /// A tensor's data is not within the file.
     #[error(
-        "{}: tensor '{tensor}' is not within the file bounds: its {size} bytes start at {start}, the file has {len} bytes \
-         (is the download complete?)", path.display()
+        "{}: tensor '{}' is not within the file bounds: its {size} bytes start at {start}, the file has {len} bytes \
+         (is the download complete?)", path.display(), tensor.escape_debug()
     )]
     OutOfBounds { path: PathBuf, tensor: String, start: u64, size: u64, len: u64 },
 
     /// Two tensors share bytes.
-    #[error("{}: tensors '{first}' and '{second}' overlap", path.display())]
+    #[error("{}: tensors '{}' and '{}' overlap", path.display(), first.escape_debug(), second.escape_debug())]
     Overlap { path: PathBuf, first: String, second: String },
 
     /// The parts of a split file do not belong together.

@@ -247,7 +247,7 @@ impl<'a> Cursor<'a> {
 
     fn entry(&mut self, index: u64) -> Result<Entry> {
         let key = self.name(|| format!("key {index}"), MAX_KEY_LEN, "1 to 65535 bytes of UTF-8")?;
-        let context = || format!("the value of '{key}'");
+        let context = || format!("the value of '{}'", key.escape_debug());
         let ty = self.value_type(key)?;
         let value = match ty {
             ValueType::String => {
@@ -265,15 +265,15 @@ impl<'a> Cursor<'a> {
     }
 
     fn value_type(&mut self, key: &str) -> Result<ValueType> {
-        let id = self.u32(Lazy(&|| format!("the type of '{key}'")))?;
+        let id = self.u32(Lazy(&|| format!("the type of '{}'", key.escape_debug())))?;
         ValueType::from_id(id).ok_or_else(|| self.wrong_value(key, "a value type from 0 to 12", format!("type {id}")))
     }
 
     fn array_value(&mut self, key: &str) -> Result<Place> {
-        let context = || format!("the array '{key}'");
+        let context = || format!("the array '{}'", key.escape_debug());
         let element = self.value_type(key)?;
         let count = self.u64(Lazy(&context))?;
-        let length = || format!("the length of '{key}'");
+        let length = || format!("the length of '{}'", key.escape_debug());
         let begin = self.at;
         let mut starts = Vec::new();
         match (element, element.width()) {
@@ -293,7 +293,7 @@ impl<'a> Cursor<'a> {
                 self.check_count(Lazy(&length), count, LEN_BYTES as u64)?;
                 starts.push(0);
                 for i in 0..count {
-                    self.string(Lazy(&|| format!("string {i} of '{key}'")))?;
+                    self.string(Lazy(&|| format!("string {i} of '{}'", key.escape_debug())))?;
                     starts.push(self.at - begin);
                 }
             }
@@ -304,9 +304,12 @@ impl<'a> Cursor<'a> {
     }
 
     fn check_bools(&self, key: &str, ty: ValueType, bytes: &[u8]) -> Result<()> {
+        if ty != ValueType::Bool {
+            return Ok(());
+        }
         match bytes.iter().find(|&&byte| byte > 1) {
-            Some(byte) if ty == ValueType::Bool => Err(self.wrong_value(key, "a bool of 0 or 1", byte.to_string())),
-            _ => Ok(()),
+            Some(byte) => Err(self.wrong_value(key, "a bool of 0 or 1", byte.to_string())),
+            None => Ok(()),
         }
     }
 
@@ -317,7 +320,7 @@ impl<'a> Cursor<'a> {
     /// A row of the tensor table, and the offset of the data. Where that is in the file is not known yet.
     fn tensor(&mut self, index: u64, old_ids: bool) -> Result<(TensorInfo, u64)> {
         let name = self.name(|| format!("tensor {index}"), MAX_NAME_LEN, "1 to 63 bytes of UTF-8")?;
-        let what = || format!("the tensor table's row of '{name}'");
+        let what = || format!("the tensor table's row of '{}'", name.escape_debug());
         let wrong = |path: &Path, expected: String, got: String| Error::Shape {
             path: path.to_owned(),
             tensor: name.to_owned(),

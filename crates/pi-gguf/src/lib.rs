@@ -1,16 +1,56 @@
-//! Reads and writes GGUF model files, PowerInfer's variant of them included.
+//! Reads and writes GGUF model files, PowerInfer's variant (`PWRI`) and models in several files included.
 //!
-//! [`File`] is an open model: checked once, then borrowed from a mapping of the file.
+//! The main type is [`File`], an open model. Everything in it is checked once, when it is opened: no count, length, offset
+//! or shape is used before it is known to fit into the bytes that are there, so that damaged and hostile files give an
+//! [`Error`] that names the place, and never cost more memory than a small multiple of their own size. After that, values
+//! and tensors are borrowed from the file's bytes, which are mapped or read into memory ([`Source`]).
 //!
-//! ```no_run
+//! ```
+//! use pi_core::QuantType;
+//! use pi_gguf::{Builder, File, Kind, Source};
+//!
 //! # fn main() -> pi_gguf::Result<()> {
-//! let file = pi_gguf::File::open("model.gguf")?;
-//! let architecture: &str = file.metadata().require("general.architecture")?;
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.gguf");
+//! // Write a model: first what there will be, then the bytes.
+//! let mut builder = Builder::new(Kind::Gguf);
+//! builder.set("general.architecture", "llama")?.set("llama.block_count", 2u32)?;
+//! builder.tensor("token_embd.weight", QuantType::F32, &[4, 3])?;
+//! let mut writer = builder.create(&path)?;
+//! writer.write("token_embd.weight", &[0; 48])?;
+//! writer.finish()?.commit()?;
+//!
+//! // Read it.
+//! let file = File::open(&path)?;
+//! let layers: usize = file.metadata().require("llama.block_count")?;
+//! assert_eq!(layers, 2);
 //! for tensor in file.tensors() {
-//!     println!("{architecture} {} {} {:?}", tensor.name(), tensor.ty(), tensor.dims());
+//!     println!("{} {} {:?}: {} bytes", tensor.name(), tensor.ty(), tensor.dims(), tensor.data().len());
 //! }
+//!
+//! // What is not there, or not as expected, says so.
+//! let error = file.metadata().require::<u32>("general.architecture").unwrap_err();
+//! assert!(error.to_string().ends_with("key 'general.architecture': expected u32, got string \"llama\""));
+//!
+//! // As with `--no-mmap`: the file may change afterwards.
+//! let file = File::open_with(&path, Source::InMemory)?;
+//! # assert_eq!(file.tensors().len(), 1);
 //! # Ok(()) }
 //! ```
+//!
+//! The other parts: [`Metadata`] with [`Value`]s that [convert](FromValue) without loss; [`Tensor`], a view, and its
+//! [`TensorType`]; [`Builder`] and [`Writer`], which stream; [`AtomicFile`], which a file is written through so that it
+//! appears whole or not at all; [`NeuronIndex`], PowerInfer's list of hot neurons; [`identify`], which says what a file is
+//! that is no GGUF.
+//!
+//! # What it does not do
+//!
+//! It does not decode weights (pi-core does), know what keys and tensors a model needs (pi-engine does), download or
+//! convert anything, write models in several files, or read big endian files and GGUF version 1. Arrays of arrays are
+//! refused, as are tensors that share bytes.
+//!
+//! A mapped file must not be changed while it is open. If it is truncated by another process, touching the part that is
+//! gone kills this one (`SIGBUS`); see [`Source::Mapped`].
 
 mod atomic;
 mod error;

@@ -21,7 +21,8 @@ pub enum Source {
     /// The file must not be changed while it is open. If another process *truncates* it, touching the part that is gone
     /// kills this process (`SIGBUS`), which no library can turn into an error; if it is overwritten in place, weights
     /// change under the reader. Replacing the file by renaming another over it, as [`AtomicFile`](crate::AtomicFile) does,
-    /// is safe. Use [`InMemory`](Self::InMemory) where others may write to the file.
+    /// is safe (Windows does not allow it while the file is mapped). Use [`InMemory`](Self::InMemory) where others may write
+    /// to the file.
     #[default]
     Mapped,
     /// Read into memory when it is opened (`--no-mmap`). What happens to the file afterwards does not matter.
@@ -57,10 +58,10 @@ impl FileBytes {
         let mut file = fs::File::open(path).map_err(io("open"))?;
         match source {
             Source::Mapped => {
-                // SAFETY: the mapping is read-only and shared, and lives as long as every slice of it. That nobody changes
-                // the file meanwhile cannot be checked; it is the documented duty of the caller (`Source::Mapped`). Nothing
-                // in this crate relies on a second read of the file giving what a first one gave: offsets are kept in
-                // memory of our own, and every slice is taken with a bounds check against the mapping's length.
+                // SAFETY: the mapping is read-only, and `FileBytes` keeps it alive as long as any slice of it. That nobody
+                // changes the file meanwhile cannot be checked here; it is the documented duty of the caller
+                // (`Source::Mapped`). What was checked is kept in memory of our own (offsets, lengths, names), and slices are
+                // taken with a bounds check, so that a changed file cannot lead out of the mapping.
                 let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?;
                 Ok(Self(Repr::Mapped(map)))
             }
