@@ -275,3 +275,29 @@ impl Tokenizer for Spm {
         self.table.find(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::vocab::VocabModel;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn cutting_text_into_words_changes_no_token(
+            longer in proptest::collection::btree_map("[abcé]{2,4}", -9i8..0, 0..12),
+            text in "[abcdé]{0,30}",
+        ) {
+            let tokens: Vec<(&str, i8)> =
+                [("a", -9), ("b", -9), ("c", -9), ("?", 0)].into_iter().chain(longer.iter().map(|(t, s)| (t.as_str(), *s))).collect();
+            let mut vocab = Vocab::new(VocabModel::Spm, tokens.iter().map(|(text, _)| text));
+            vocab.scores = tokens.iter().map(|(_, score)| f32::from(*score)).collect();
+            vocab.special.unk = Some(3);
+            let spm = Spm::new(vocab, &mut Vec::new()).unwrap();
+            let (mut cut, mut whole) = (Vec::new(), Vec::new());
+            spm.push_text(text.as_bytes(), &mut cut, &mut Scratch::default()).unwrap();
+            spm.push_word(text.as_bytes(), &mut whole, &mut Merging::default()).unwrap();
+            prop_assert_eq!(cut, whole);
+        }
+    }
+}
