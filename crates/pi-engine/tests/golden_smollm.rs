@@ -142,6 +142,17 @@ fn assert_close(name: &str, engine: &Engine) {
             }
         }
     }
+    // Along the reference's own greedy texts, each of its tokens is the most likely one.
+    for text in &want.greedy_kvf32 {
+        feed(&mut s, &[&text.prompt_ids[..], &text.gen_ids].concat());
+        for (i, (&token, &p)) in text.gen_ids.iter().zip(&text.logprob).enumerate() {
+            let got = s.logits(text.prompt_ids.len() - 1 + i).unwrap();
+            same += usize::from(argmax(got).unwrap() == token);
+            all += 1;
+            sum += (got[token as usize] - log_sum_exp(got) - p).abs();
+            n += 1;
+        }
+    }
     let (mean, agreement) = (sum / n as f32, same as f32 / all as f32);
     let want = &want.ppl_kvf32;
     let (ppl, half, tokens) = perplexity(&mut s, &std::fs::read_to_string(text).unwrap(), want.window);

@@ -164,6 +164,24 @@ fn the_published_test_files_beside_the_vocabularies_come_out_exactly() {
 }
 
 #[test]
+fn an_emoji_without_a_token_comes_out_as_published() {
+    let Some(data) = folder("PI_TEST_DATA") else { return };
+    let encode = |name: &str, text: &str, options| {
+        let tokenizer = open(&data.join("vocab").join(format!("ggml-vocab-{name}.gguf")));
+        let ids = tokenizer.encode(text.as_bytes(), options).unwrap();
+        for text in [" ", "  ", "   ", "    ", "\t", "\n\n", " a\n  b\n"] {
+            let ids = tokenizer.encode(text.as_bytes(), EncodeOptions::PLAIN).unwrap();
+            let back = tokenizer.decode(&ids, DecodeOptions::default()).unwrap();
+            assert_eq!(back, text.as_bytes(), "{name} {text:?}");
+        }
+        ids
+    };
+    let llama = encode("llama-spm", "This is 🦙.cpp", EncodeOptions { add_special: true, parse_special: false });
+    assert_eq!(llama, [1, 910, 338, 29871, 243, 162, 169, 156, 29889, 8223]);
+    assert_eq!(encode("falcon", " this is 🦙.cpp", EncodeOptions::PLAIN), [414, 304, 3346, 111, 231, 25, 29247]);
+}
+
+#[test]
 fn a_262144_token_vocabulary_with_thousands_of_special_tokens_is_ready_in_two_seconds() {
     let Some(models) = folder("PI_TEST_MODELS") else { return };
     let path = models.join("gemma-3-270m-q4_k_m.gguf");

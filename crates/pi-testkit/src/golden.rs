@@ -40,6 +40,9 @@ pub struct Greedy {
     pub gen_ids: Vec<u32>,
     /// At each step, how far the most likely token was ahead of the second.
     pub top1_top2_gap: Vec<f32>,
+    /// At each step, the log-probability of the most likely token.
+    #[serde(default)]
+    pub logprob: Vec<f32>,
 }
 
 /// Reads a golden file.

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind, Tokenizer};
 
 use super::bytes;
+use super::cache::WordCache;
 use super::error::{VocabError, VocabWarning};
 use super::gguf;
 use super::partition::Fragment;
@@ -36,12 +37,19 @@ pub(super) struct Bpe {
     bytes: [SymbolId; 256],
 }
 
-/// Room to work in, kept from one piece of text to the next.
+/// Room to work in, kept from one text to the next.
 #[derive(Default)]
 struct Scratch {
     codes: Codes,
     ends: Vec<usize>,
     other_ends: Vec<usize>,
+    merging: Merging,
+    cache: WordCache,
+}
+
+/// Room for one piece.
+#[derive(Default)]
+struct Merging {
     stored: Vec<u8>,
     symbols: Vec<Symbol>,
     heap: BinaryHeap<Reverse<(u32, u32, u32)>>,
@@ -100,23 +108,20 @@ impl Bpe {
 
     /// Appends the tokens of a text without special tokens.
     fn push_text(&self, text: &[u8], out: &mut Vec<TokenId>, scratch: &mut Scratch) -> Result<(), TextError> {
-        let mut codes = std::mem::take(&mut scratch.codes);
-        let mut ends = std::mem::take(&mut scratch.ends);
+        let Scratch { codes, ends, other_ends, merging, cache } = scratch;
         codes.read(text);
-        self.pre.split(&codes, &mut ends, &mut scratch.other_ends);
+        self.pre.split(codes, ends, other_ends);
         let mut start = 0;
-        for &end in &ends {
-            self.push_piece(codes.bytes(start, end), out, scratch)?;
+        for &end in ends.iter() {
+            cache.push(codes.bytes(start, end), out, |piece, out| self.push_piece(piece, out, merging))?;
             start = end;
         }
-        scratch.codes = codes;
-        scratch.ends = ends;
         Ok(())
     }
 
     /// Appends the tokens of one piece.
-    fn push_piece(&self, piece: &[u8], out: &mut Vec<TokenId>, scratch: &mut Scratch) -> Result<(), TextError> {
-        let Scratch { stored, symbols, heap, .. } = scratch;
+    fn push_piece(&self, piece: &[u8], out: &mut Vec<TokenId>, room: &mut Merging) -> Result<(), TextError> {
+        let Merging { stored, symbols, heap } = room;
         if self.pre.ignore_merges {
             stored.clear();
             bytes::encode(piece, stored);

@@ -10,16 +10,19 @@
 //! | `vocab`, `gguf` | the data of a vocabulary, and reading it |
 //! | `table`, `bytes` | tokens by number and by text; the alphabet of byte-level vocabularies |
 //! | `special`, `partition` | which tokens are special, and cutting them out of a text |
-//! | `spm`, `bpe` | the two ways of merging |
+//! | `spm`, `bpe`, `cache` | the two ways of merging; words met before |
 //! | `pre`, `rules`, `unicode` | how text is split before byte pair encoding |
 //! | `stream` | text from tokens as they come |
 
 mod bpe;
 mod bytes;
+mod cache;
 mod error;
 mod gguf;
 mod partition;
 mod pre;
+#[cfg(test)]
+mod pre_tests;
 mod rules;
 mod special;
 mod spm;

@@ -16,6 +16,8 @@ enum Stage {
     TrailingSpace,
     /// Splits numbers into threes, counted from the right (`(?=(\d{3})+(?!\d))`).
     Thousands,
+    /// The same, but numbers are split off first, and only those without letters behind (`\d{1,3}(?=(?:\d{3})*\b)`).
+    LoneThousands,
 }
 use Stage::Rules;
 
@@ -129,7 +131,7 @@ const STAGES_GRANITE_EMBED: &[Stage] = &[Rules(&[
     rules::spaces,
 ])];
 const STAGES_TINY_AYA: &[Stage] = &[
-    Rules(&[rules::digits_from_right]),
+    Stage::LoneThousands,
     Rules(&[
         rules::word_marks_contraction,
         rules::numbers_3,
@@ -289,11 +291,32 @@ impl Stage {
                 }
                 ends.push(base + len);
             }
-            Self::Thousands => {
+            Self::Thousands | Self::LoneThousands => {
+                let lone = matches!(self, Self::LoneThousands);
+                let digit = |at: usize| (0x30..=0x39).contains(&window.codes[at]);
+                let letter = |at: usize| {
+                    let byte = window.codes.get(at).and_then(|&code| u8::try_from(code).ok());
+                    byte.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+                };
+                let mut last = 0;
+                let mut cut = |at: usize| {
+                    if at > last && at < len {
+                        ends.push(base + at);
+                        last = at;
+                    }
+                };
                 let mut at = 0;
                 while at < len {
-                    let end = window.run_by(at, |at| (0x30..=0x39).contains(&window.codes[at]));
-                    ends.extend((at.max(1)..end).filter(|cut| (end - cut).is_multiple_of(3)).map(|cut| base + cut));
+                    let end = window.run_by(at, digit);
+                    if end > at && !(lone && letter(end)) {
+                        if lone {
+                            cut(at);
+                        }
+                        (at..end).filter(|at| (end - at).is_multiple_of(3)).for_each(&mut cut);
+                        if lone {
+                            cut(end);
+                        }
+                    }
                     at = end + 1;
                 }
                 ends.push(base + len);

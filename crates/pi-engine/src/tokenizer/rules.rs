@@ -254,7 +254,7 @@ pub(super) fn number(w: &Window<'_>, at: usize) -> usize {
 
 /// `\p{N}{1,3}`
 pub(super) fn numbers_3(w: &Window<'_>, at: usize) -> usize {
-    w.run(at, NUMBER).min(at + 3)
+    at + (at..at + 3).take_while(|&at| w.is(at, NUMBER)).count()
 }
 
 /// `\p{N}+`
@@ -266,18 +266,6 @@ pub(super) fn numbers(w: &Window<'_>, at: usize) -> usize {
 pub(super) fn three_digits(w: &Window<'_>, at: usize) -> usize {
     let end = at + 3;
     if (at..end).all(|at| w.is_char(at, b"0123456789")) { end } else { at }
-}
-
-/// `\d{1,3}(?=(?:\d{3})*\b)`: digits in threes, counted from the right.
-pub(super) fn digits_from_right(w: &Window<'_>, at: usize) -> usize {
-    let end = w.run_char(at, b"0123456789");
-    let word =
-        w.code(end).and_then(|code| u8::try_from(code).ok()).is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    match (end - at, word) {
-        (0, _) | (_, true) => at,
-        (n, _) if n % 3 == 0 => at + 3,
-        (n, _) => at + n % 3,
-    }
 }
 
 /// `[\r\n]`
