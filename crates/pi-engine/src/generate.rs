@@ -58,6 +58,12 @@ impl StopReason {
 pub trait Sink {
     /// Whole characters of new text. [`ControlFlow::Break`] ends the generation.
     fn text(&mut self, text: &str) -> ControlFlow<()>;
+
+    /// Asked before every token: [`ControlFlow::Break`] ends the generation. Not every token brings text, so that this is
+    /// where to look for a wish to stop.
+    fn proceed(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 impl<F: FnMut(&str) -> ControlFlow<()>> Sink for F {
@@ -150,6 +156,9 @@ impl Session {
         let stop = loop {
             if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
                 break StopReason::Length;
+            }
+            if out.sink.proceed().is_break() {
+                break StopReason::Cancelled;
             }
             let token = sampler.sample(self.logits(0)?)?;
             if !options.ignore_eos && engine.tokenizer().special().is_eog(token) {
