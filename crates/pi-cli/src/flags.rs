@@ -4,27 +4,45 @@ use crate::{
     failure::{Failure, Result},
     values::{self, Seed},
 };
-use clap::{Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
+use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
 use pi_engine::{
     SamplingParams, Sparsity,
     pi_core::{Activation, KvType, text::TokenId},
 };
 use std::{ffi::OsString, path::PathBuf};
 
+/// llama.cpp's options of one dash and several letters, which would otherwise be read as several options.
+const ONE_DASH: [(&str, &str); 2] = [("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v")];
+
+/// Options whose values may look like options.
+const TAKE_TEXT: [&str; 5] = ["-p", "--prompt", "-r", "--reverse-prompt", "--stop"];
+
+/// The command line's words, with llama.cpp's short names for options spelled out.
+pub fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut is_text = false;
+    let spell = |word: OsString| {
+        let known = ONE_DASH.iter().find(|(short, _)| !is_text && word == *short);
+        is_text = TAKE_TEXT.iter().any(|option| !is_text && word == *option);
+        known.map_or(word, |(_, long)| long.into())
+    };
+    words.into_iter().map(spell).collect()
+}
+
 /// Most positions that a context can have.
 const MOST: i64 = 1 << 24;
 
 /// The options of `pi run`.
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("text").required(true).args(["prompt", "file"])))]
 pub struct RunFlags {
     /// Model file: GGUF or PowerInfer; of a split model, any part [default: the demo model of the repository]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub model: Option<PathBuf>,
     /// Text to continue; any bytes
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "file")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<OsString>,
     /// File with the text to continue; any bytes. One line feed at its end is left out
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "prompt")]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
     /// In TEXT and stop strings, \n \r \t \' \" \\ and \xHH stand for the characters and bytes they name
     #[arg(short, long)]
@@ -126,10 +144,10 @@ pub struct EngineFlags {
     /// How keys and values are kept [default: f16]
     #[arg(long, value_name = "f16|f32", conflicts_with_all = ["cache_type_k", "cache_type_v"])]
     pub kv: Option<KvType>,
-    /// The same as llama.cpp says it: keys. Keys and values are kept alike, so both options must be given and agree
+    /// As llama.cpp says it, also -ctk. Keys and values are kept alike, so both options must be given and agree
     #[arg(long, value_name = "f16|f32", requires = "cache_type_v")]
     pub cache_type_k: Option<KvType>,
-    /// See --cache-type-k
+    /// See --cache-type-k; also -ctv
     #[arg(long, value_name = "f16|f32", requires = "cache_type_k")]
     pub cache_type_v: Option<KvType>,
     /// Look for numbers that are not finite after every operator, and name the first one that made some. Slow
@@ -167,5 +185,25 @@ impl EngineFlags {
             )),
             (k, _) => Ok(k.or(self.kv).unwrap_or_default()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_names_of_several_letters_are_spelled_out_but_not_in_texts() {
+        let spelled = |line: &str| spelled_out(line.split(' ').map(OsString::from)).join(&OsString::from(" "));
+        assert_eq!(spelled("pi run -ctk f16 -ctv f16"), "pi run --cache-type-k f16 --cache-type-v f16");
+        assert_eq!(spelled("pi run -p -ctk -ctk f32"), "pi run -p -ctk --cache-type-k f32");
+        assert_eq!(spelled("pi run -p -p -ctv f32"), "pi run -p -p --cache-type-v f32");
+    }
+
+    #[test]
+    fn defaults_that_are_written_out_are_those_of_the_engine() {
+        let engine = SamplingParams::default();
+        assert_eq!((engine.top_k, engine.repeat_last_n), (40, 64));
+        assert_eq!(pi_engine::SessionOptions::default().batch, 512);
     }
 }

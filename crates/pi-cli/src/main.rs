@@ -52,7 +52,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
         Command::Run(flags) => run::run(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
     };

@@ -41,12 +41,12 @@ impl Output {
         if self.last == b'\n' { Ok(()) } else { self.write(b"\n") }
     }
 
-    /// Writes one JSON document and a line feed.
+    /// Writes one JSON document on a line of its own.
     ///
     /// # Errors
     /// As [`write`](Self::write).
     pub fn json(&mut self, document: &impl serde::Serialize) -> Result<()> {
-        let mut text = serde_json::to_vec_pretty(document).map_err(|e| Failure::Work(format!("JSON: {e}")))?;
+        let mut text = serde_json::to_vec(document).map_err(|e| Failure::Work(format!("JSON: {e}")))?;
         text.push(b'\n');
         self.write(&text)
     }

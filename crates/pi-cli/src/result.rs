@@ -62,12 +62,13 @@ impl<'a> Outcome<'a> {
 /// The line at the end of `pi run`.
 pub fn summary(generated: &Generated) -> String {
     let stats = &generated.stats;
+    let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "not measured".into());
     format!(
-        "prompt: {} tokens, {:.1} tokens/s | decode: {} tokens, {} | active neurons: {} | read per token: {} | stop: {}",
-        generated.prompt_tokens,
+        "prompt: {}, {:.1} tokens/s | decode: {}, {} | active neurons: {} | read per token: {} | stop: {}",
+        tokens(generated.prompt_tokens),
         generated.prompt_tps(),
-        generated.tokens.len(),
+        tokens(generated.tokens.len()),
         or_none(generated.decode_tps().map(|tps| format!("{tps:.1} tokens/s"))),
         or_none(stats.active_share().map(|share| format!("{:.1} %", share * 100.0))),
         or_none(stats.bytes_per_token().map(size)),

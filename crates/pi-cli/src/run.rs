@@ -34,8 +34,8 @@ pub fn run(flags: &RunFlags) -> Result {
 
     let engine = load(&flags.engine, kv, &path)?;
     introduce(&engine, &path);
-    let mut session = open(&engine, &flags.engine, &path)?;
     let ids = prompt::tokens(&engine, &text, &path)?;
+    let mut session = open(&engine, &flags.engine, ids.len(), &path)?;
     let max_tokens = usize::try_from(flags.n_predict).ok();
     check_length(&session, ids.len(), max_tokens)?;
     let sampling = flags.sampling.params(session.context());
@@ -121,7 +121,8 @@ fn introduce(engine: &Engine, path: &Path) {
     }
 }
 
-fn open(engine: &Engine, flags: &EngineFlags, path: &Path) -> Result<Session> {
+/// A session for a prompt of `prompt` tokens: larger batches than it needs would only cost memory.
+fn open(engine: &Engine, flags: &EngineFlags, prompt: usize, path: &Path) -> Result<Session> {
     let trained = engine.config().context;
     let context = match flags.ctx_size {
         Some(0) => Some(trained),
@@ -130,7 +131,8 @@ fn open(engine: &Engine, flags: &EngineFlags, path: &Path) -> Result<Session> {
     if let Some(n) = context.filter(|&n| n > trained) {
         say(&format!("warning: the model was made for a context of {trained} positions, not for {n}"));
     }
-    let options = SessionOptions { context, batch: flags.batch_size as usize, ..Default::default() };
+    let batch = prompt.min(flags.batch_size as usize);
+    let options = SessionOptions { context, batch, ..Default::default() };
     engine.session(&options).map_err(|e| Failure::engine(&e, path))
 }
 

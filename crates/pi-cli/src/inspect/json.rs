@@ -150,7 +150,7 @@ impl<'a> Document<'a> {
             types: findings.totals.iter().map(total).collect(),
             model,
             neuron_index,
-            problems: findings.problems(),
+            problems: &findings.problems,
         }
     }
 }

@@ -36,6 +36,8 @@ struct Findings {
     file: File,
     content: Content,
     totals: Vec<Total>,
+    /// What would keep the file from being used, or is odd about it.
+    problems: Vec<String>,
 }
 
 /// What kind of file it is.
@@ -76,16 +78,15 @@ impl Findings {
             Some("generic.gpu_index") => Content::NeuronIndex(NeuronIndex::from_file(&file).map_err(|e| e.to_string())),
             _ => Content::Model(Box::new(pi_engine::inspect(&file))),
         };
-        Self { totals: totals(&file), content, file }
-    }
-
-    /// What would keep the file from being used, or is odd about it.
-    fn problems(&self) -> &[String] {
-        match &self.content {
-            Content::Model(report) => &report.problems,
+        let problems = match &content {
+            Content::Model(report) => report.problems.as_slice(),
             Content::NeuronIndex(Err(problem)) => std::slice::from_ref(problem),
             Content::NeuronIndex(Ok(_)) => &[],
-        }
+        };
+        // Errors begin with the file's name, which the page does too.
+        let name = format!("{}: ", file.path().display());
+        let problems = problems.iter().map(|p| p.strip_prefix(&name).unwrap_or(p).to_string()).collect();
+        Self { totals: totals(&file), problems, content, file }
     }
 
     /// The bytes of all its parts.

@@ -25,7 +25,7 @@ pub fn page(findings: &Findings, flags: &InspectFlags) -> String {
         Content::NeuronIndex(Ok(index)) => neuron_index(&mut page, index),
         Content::NeuronIndex(Err(_)) => {}
     }
-    problems(&mut page, findings.problems());
+    problems(&mut page, &findings.problems);
     page
 }
 
