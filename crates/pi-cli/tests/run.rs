@@ -116,26 +116,27 @@ fn a_text_ends_at_a_stop_string_at_the_models_end_token_or_where_the_context_end
 
 #[test]
 fn every_sampling_option_changes_the_text() {
-    let plain = run_json("-n 40 -s 5");
-    for line in [
-        "--temp 3",
-        "--temp 3 --top-k 2",
-        "--temp 3 --top-k 0",
-        "--temp 3 --top-p 0.5",
-        "--temp 3 --min-p 0.5",
-        "--repeat-penalty 1.8",
-        "--repeat-penalty 1.8 --repeat-last-n 3",
-        "--presence-penalty 4",
-        "--frequency-penalty 4",
-        "--logit-bias 13-inf",
-        "--seed 6",
+    let text = |line: &str| run_json(&format!("-n 40 {line}"))["text"].clone();
+    for (without, with) in [
+        ("-s 5", "-s 6"),
+        ("-s 5", "-s 5 --temp 3"),
+        ("-s 5 --temp 3", "-s 5 --temp 3 --top-k 2"),
+        ("-s 5 --temp 3 --min-p 0 --top-p 1", "-s 5 --temp 3 --min-p 0 --top-p 1 --top-k 0"),
+        ("-s 5 --temp 3 --min-p 0", "-s 5 --temp 3 --min-p 0 --top-p 0.5"),
+        ("-s 5 --temp 3", "-s 5 --temp 3 --min-p 0.5"),
+        ("-s 5", "-s 5 --repeat-penalty 1.8"),
+        ("-s 5 --repeat-penalty 1.8", "-s 5 --repeat-penalty 1.8 --repeat-last-n 3"),
+        ("-s 5", "-s 5 --presence-penalty 4"),
+        ("-s 5", "-s 5 --frequency-penalty 4"),
+        ("-s 5", "-s 5 --logit-bias 13-inf"),
     ] {
-        let seed = if line.contains("seed") { "" } else { "-s 5" };
-        assert_ne!(run_json(&format!("-n 40 {seed} {line}"))["text"], plain["text"], "{line}");
+        assert_ne!(text(with), text(without), "{with}");
     }
-    assert_eq!(run_json("-n 40 -s 5 --repeat-penalty 1.8 --repeat-last-n 0")["text"], plain["text"]);
-    let wide = run_json("-n 40 -s 5 --repeat-penalty 1.8 --repeat-last-n 512")["text"].clone();
-    assert_eq!(run_json("-n 40 -s 5 --repeat-penalty 1.8 --repeat-last-n -1")["text"], wide);
+    assert_eq!(text("-s 5 --repeat-penalty 1.8 --repeat-last-n 0"), text("-s 5"));
+    assert_eq!(
+        text("-s 5 --repeat-penalty 1.8 --repeat-last-n -1"),
+        text("-s 5 --repeat-penalty 1.8 --repeat-last-n 512")
+    );
 }
 
 #[test]
@@ -191,15 +192,28 @@ fn an_empty_prompt_starts_from_the_token_that_begins_a_text_if_there_is_one() {
     assert_eq!((&run["prompt_tokens"], &run["generated_tokens"]), (&1.into(), &3.into()));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("no-bos.gguf");
-    let keys =
-        ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.model", "tokenizer.ggml.pre"];
-    remake(&path, &keys[..2], Made::copy);
-    let said = call(["run", "-n", "3", "-p", "", "-m", path.to_str().unwrap()]);
-    // Where the vocabulary's kind has a token of its own for that, that one is taken.
-    match said.code {
-        Some(1) => assert!(said.err.contains("the prompt is empty"), "{}", said.err),
-        code => assert_eq!(code, Some(0), "{}", said.err),
-    }
+    let changed = [
+        ("tokenizer.ggml.bos_token_id", None),
+        ("tokenizer.ggml.add_bos_token", None),
+        ("tokenizer.ggml.pre", Some("glm4")), // one without a default
+    ];
+    remake(&path, &changed, Made::copy);
+    let model = path.to_str().unwrap();
+    let said = call(["run", "-n", "3", "-p", "", "-m", model]);
+    assert_eq!(said.code, Some(1), "{}", said.out);
+    let last = said.err.lines().last().unwrap();
+    assert!(last.starts_with(&format!("error: {model}: the prompt is empty")), "{last}");
+}
+
+#[test]
+fn what_is_odd_about_a_file_is_said_on_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.gguf");
+    remake(&path, &[("tokenizer.ggml.pre", None)], Made::copy);
+    let said = call(["run", "--json", "-n", "1", "-p", PROMPT, "-m", path.to_str().unwrap()]);
+    let warning = format!("warning: {}: ", path.display());
+    assert!(said.err.lines().any(|line| line.starts_with(&warning) && line.contains("pre")), "{}", said.err);
+    object(&said);
 }
 
 #[test]
@@ -211,6 +225,14 @@ fn a_prompt_that_does_not_fit_is_refused_with_the_size_it_needs() {
     assert_eq!(said.out, "");
     assert_eq!(run("-c 5 -n 0").code, Some(0));
     assert_eq!(run_json("-c 6 --ignore-eos")["stop_reason"], "context");
+}
+
+#[test]
+fn stop_strings_know_escapes_too() {
+    let run = run_json("--temp 0 -e --stop \\x2e");
+    assert_eq!((&run["stop_reason"], &run["stop_string"]), (&"stop".into(), &".".into()));
+    let said = common::run("-e --stop \\xff");
+    assert!(said.code == Some(2) && said.err.contains("--reverse-prompt"), "{}", said.err);
 }
 
 #[test]

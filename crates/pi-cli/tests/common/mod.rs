@@ -89,12 +89,16 @@ impl Made {
     }
 }
 
-/// The demo model again, at `path`: without the keys in `without`, and with tensors made by `make`.
-pub fn remake(path: &Path, without: &[&str], make: impl Fn(&Tensor<'_>) -> Made) {
+/// The demo model again, at `path`: some keys with another text or left out, and with tensors made by `make`.
+pub fn remake(path: &Path, changed: &[(&str, Option<&str>)], make: impl Fn(&Tensor<'_>) -> Made) {
     let file = File::open(demo()).unwrap();
     let mut builder = Builder::new(Kind::Gguf);
-    for (key, value) in file.metadata().iter().filter(|(key, _)| !without.contains(key)) {
-        builder.set(key, value).unwrap();
+    for (key, value) in file.metadata().iter() {
+        match changed.iter().find(|(changed, _)| *changed == key) {
+            None => builder.set(key, value).unwrap(),
+            Some((_, Some(text))) => builder.set(key, *text).unwrap(),
+            Some((_, None)) => continue,
+        };
     }
     let made: Vec<_> = file.tensors().map(|t| (t, make(&t))).collect();
     for (t, m) in &made {
