@@ -11,8 +11,10 @@ use pi_engine::{
 };
 use std::{ffi::OsString, path::PathBuf};
 
-/// llama.cpp's options of one dash and several letters, which would otherwise be read as several options.
-const ONE_DASH: [(&str, &str); 2] = [("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v")];
+/// llama.cpp's options of one dash and several letters, which would otherwise be read as one letter and its value. The last
+/// is not known here, and is to be refused by its own name.
+const ONE_DASH: [(&str, &str); 3] =
+    [("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"), ("-ngl", "--n-gpu-layers")];
 
 /// Options whose values may look like options.
 const TAKE_TEXT: [&str; 5] = ["-p", "--prompt", "-r", "--reverse-prompt", "--stop"];
