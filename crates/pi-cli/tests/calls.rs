@@ -120,9 +120,12 @@ fn the_demo_model_is_found_from_below_the_repository_by_the_programs_place_or_by
 #[test]
 fn a_models_path_may_have_any_name() {
     let folder = tempfile::tempdir().unwrap();
-    let mut paths = vec![folder.path().join("Željko/模型 .gguf"), folder.path().join("-m")];
-    #[cfg(target_os = "linux")]
-    paths.push(folder.path().join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff\xfe model")));
+    let paths = [
+        folder.path().join("Željko/模型 .gguf"),
+        folder.path().join("-m"),
+        #[cfg(target_os = "linux")]
+        folder.path().join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff\xfe model")),
+    ];
     for path in &paths {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::copy(demo(), path).unwrap();
