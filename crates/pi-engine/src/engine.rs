@@ -66,13 +66,14 @@ impl Engine {
     }
 
     /// The tokens of a prompt as the model expects it: special tokens are added (BOS where the vocabulary says so), and such
-    /// in the text are recognised. For text of others that must not become control tokens, see [`EncodeOptions`].
+    /// in the text are recognised. Text is bytes: it need not be UTF-8. For text of others that must not become control
+    /// tokens, see [`EncodeOptions`].
     ///
     /// # Errors
     /// If the vocabulary has no tokens for a part of the text.
-    pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>> {
+    pub fn encode_prompt(&self, text: impl AsRef<[u8]>) -> Result<Vec<TokenId>> {
         let options = EncodeOptions { add_special: true, parse_special: true };
-        Ok(self.inner.tokenizer.encode(text.as_bytes(), options)?)
+        Ok(self.inner.tokenizer.encode(text.as_ref(), options)?)
     }
 
     /// Number of tokens that can be sampled: those of the tokenizer. (The model may have more rows; they have no text.)
@@ -189,8 +190,8 @@ impl EngineBuilder {
         }
         config.name = source.metadata().get::<&str>("general.name").ok().flatten().map(Into::into);
         let path = source.metadata().path().display().to_string();
-        let loaded =
-            tokenizer::load(source.metadata()).map_err(|source| Error::Vocab { path: path.clone(), source })?;
+        let loaded = tokenizer::load(source.metadata())
+            .map_err(|source| Error::Vocab { path: path.clone(), source: source.into() })?;
         let (tokenizer, warnings) = (loaded.tokenizer, loaded.warnings.iter().map(ToString::to_string).collect());
         let device = match self.device {
             Some(device) => device,

@@ -58,6 +58,12 @@ impl StopReason {
 pub trait Sink {
     /// Whole characters of new text. [`ControlFlow::Break`] ends the generation.
     fn text(&mut self, text: &str) -> ControlFlow<()>;
+
+    /// Asked before every token: [`ControlFlow::Break`] ends the generation. Not every token brings text, so that this is
+    /// where to look for a wish to stop.
+    fn proceed(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 impl<F: FnMut(&str) -> ControlFlow<()>> Sink for F {
@@ -151,6 +157,9 @@ impl Session {
             if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
                 break StopReason::Length;
             }
+            if out.sink.proceed().is_break() {
+                break StopReason::Cancelled;
+            }
             let token = sampler.sample(self.logits(0)?)?;
             if !options.ignore_eos && engine.tokenizer().special().is_eog(token) {
                 break StopReason::Eos(token);
@@ -186,7 +195,7 @@ struct Output<'a> {
 impl Output<'_> {
     fn push(&mut self, token: TokenId) -> Result<Option<StopReason>> {
         let piece = self.decoder.push(token)?;
-        let (text, stop) = self.filter.push(&piece);
+        let (text, stop) = self.filter.push(piece);
         let flow = self.show(&text);
         Ok(match stop {
             Some(stop) => Some(StopReason::Stop(stop.into())),
@@ -207,7 +216,7 @@ impl Output<'_> {
     fn finish(mut self, stop: &StopReason) -> Result<String> {
         if !matches!(stop, StopReason::Stop(_) | StopReason::Cancelled) {
             let rest = self.decoder.finish();
-            let (text, _) = self.filter.push(&rest);
+            let (text, _) = self.filter.push(rest);
             let _ = self.show(&text);
             let held = std::mem::replace(&mut self.filter, StopFilter::new(&[])).finish();
             let _ = self.show(&held);

@@ -42,6 +42,10 @@ pub fn inspect(source: &dyn WeightSource) -> ModelReport {
     let mut sparsity = None;
     match arch::detect(source) {
         Err(e) => note(e.to_string()),
+        Ok((arch, c)) if is_bare(source, arch) => {
+            note("the file has no weights, only metadata (a vocabulary, perhaps)".into());
+            config = Some(c);
+        }
         Ok((arch, c)) => {
             match load::sparsity(source, arch, &c, Sparsity::Auto) {
                 Ok(s) => sparsity = Some(s),
@@ -65,6 +69,12 @@ pub fn inspect(source: &dyn WeightSource) -> ModelReport {
         problems.push("the file has PowerInfer's magic but no predictors (blk.N.fc1, blk.N.fc2)".into());
     }
     ModelReport { config, sparsity, predictors, problems }
+}
+
+/// True if not even the first tensors are there: the file is a vocabulary, and naming all that is missing would say less.
+fn is_bare(source: &dyn WeightSource, arch: &dyn arch::Architecture) -> bool {
+    let first = [Slot::Embedding, Slot::Norm1, Slot::Query, Slot::Up, Slot::OutputNorm];
+    first.iter().all(|&slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, 0))), Ok(None)))
 }
 
 /// Tensors that every layer needs and that are not there or not usable; at most a handful.

@@ -1,0 +1,60 @@
+//! `pi`, the command line of the engine: runs and inspects language models in GGUF files.
+//!
+//! | file | what |
+//! |---|---|
+//! | `main` | the commands |
+//! | `flags`, `values` | the options of `pi run`, and how single values are read |
+//! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
+//! | `inspect` | `pi inspect`: what is in a file |
+//! | `demo` | where the demo model is |
+//! | `kernels` | which kernels the environment asks for |
+//! | `prompt` | the bytes of a prompt, and its tokens |
+//! | `failure`, `output`, `interrupt` | errors and exit codes; standard output and error; Ctrl-C |
+//!
+//! Results go to standard output, everything else to standard error. A command that could not do its work ends with 1, one
+//! that was called wrongly with 2, one that was interrupted with 130.
+
+mod demo;
+mod failure;
+mod flags;
+mod inspect;
+mod interrupt;
+mod kernels;
+mod output;
+mod prompt;
+mod result;
+mod run;
+mod values;
+
+use clap::{Parser, Subcommand};
+use std::{process::ExitCode, sync::LazyLock};
+
+/// As in `0.1.0 (cpu: reference, avx2)`: the version, and the back ends with what this machine can run of them.
+static VERSION: LazyLock<String> =
+    LazyLock::new(|| format!("{} (cpu: {})", env!("CARGO_PKG_VERSION"), kernels::available()));
+
+/// Runs language models, computing only the neurons that fire
+#[derive(Parser)]
+#[command(name = "pi", version = VERSION.as_str(), after_help = "Environment:\n  \
+    PI_MODEL_DIR  folder in which the demo model is looked for first\n  \
+    PI_ISA        forces the kernels of one instruction set (--version lists them)")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Continue a text
+    Run(Box<flags::RunFlags>),
+    /// Show what is in a model file
+    Inspect(inspect::InspectFlags),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
+        Command::Run(flags) => run::run(&flags),
+        Command::Inspect(flags) => inspect::inspect(&flags),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}

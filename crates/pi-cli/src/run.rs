@@ -1,0 +1,184 @@
+//! `pi run`: continues a text.
+
+use crate::{
+    demo,
+    failure::{Failure, Result},
+    flags::{EngineFlags, RunFlags},
+    interrupt::{INTERRUPTED, Interrupt},
+    kernels,
+    output::{Output, say, size},
+    prompt,
+    result::{Outcome, summary},
+};
+use pi_engine::{
+    Engine, Error, GenerateOptions, Session, SessionOptions, Sink, StopReason, pi_core::KvType, pi_gguf::Source,
+    sampler::Chain,
+};
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Loads the model, continues the text, and says how it went.
+///
+/// # Errors
+/// Whatever keeps it from doing that.
+pub fn run(flags: &RunFlags) -> Result {
+    let kv = flags.engine.kv_type()?;
+    let text = prompt::bytes(flags)?;
+    let stop = prompt::stops(flags)?;
+    let interrupt = Interrupt::watch()?;
+    let path = model(flags)?;
+    let failure = |e: Error| Failure::engine(&e, &path);
+
+    let engine = load(&flags.engine, kv, &path)?;
+    introduce(&engine, &path);
+    let ids = prompt::tokens(&engine, &text, &path)?;
+    let mut session = open(&engine, &flags.engine, ids.len(), &path)?;
+    let max_tokens = usize::try_from(flags.n_predict).ok();
+    check_length(&session, ids.len(), max_tokens)?;
+    let sampling = flags.sampling.params(session.context());
+    // The only setting that the options' own ranges do not cover depends on the vocabulary.
+    if let Some((id, _)) = sampling.logit_bias.iter().find(|(id, _)| *id as usize >= engine.vocab()) {
+        let why = format!("the vocabulary has tokens below {}", engine.vocab());
+        return Err(Failure::value(id.to_string(), "--logit-bias", why));
+    }
+    let mut chain = Chain::new(sampling.clone(), engine.vocab()).map_err(failure)?;
+    let seed = chain.seed();
+    say(&format!("seed: {seed}"));
+
+    let mut screen = Screen { out: Output::new(), interrupt, streams: !flags.json, failed: None };
+    if !flags.json && !flags.no_display_prompt {
+        screen.out.write(&text)?;
+    }
+    let options = GenerateOptions { max_tokens, sampling, stop, ignore_eos: flags.ignore_eos };
+    let generated = session.generate_with(0, &ids, &options, &mut chain, &mut screen);
+    let Screen { mut out, failed, .. } = screen;
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    let mut generated = match generated {
+        Ok(generated) => generated,
+        Err(e) => {
+            if !flags.json {
+                out.end_line()?;
+            }
+            return Err(with_advice(&e, flags.engine.check, &path));
+        }
+    };
+    generated.seed = seed;
+    match flags.json {
+        true => out.json(&Outcome::new(&generated, &path))?,
+        false => out.end_line()?,
+    }
+    say(&summary(&generated));
+    Ok(if generated.stop == StopReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// The model that is named, or the demo model.
+fn model(flags: &RunFlags) -> Result<PathBuf> {
+    if let Some(path) = &flags.model {
+        return Ok(path.clone());
+    }
+    let path = demo::find()?;
+    say(&format!("no model was named (-m): this is the demo model, {}", path.display()));
+    Ok(path)
+}
+
+fn load(flags: &EngineFlags, kv: KvType, path: &Path) -> Result<Engine> {
+    let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
+    let mut builder = Engine::builder().source(source).sparsity(flags.sparsity).kv(kv).check(flags.check);
+    if let Some(kernels) = kernels::forced()? {
+        builder = builder.kernels(kernels);
+    }
+    if let Some(threads) = flags.threads {
+        builder = builder.threads(threads as usize);
+    }
+    if let Some(activation) = flags.activation {
+        builder = builder.activation(activation);
+    }
+    builder.open(path).map_err(|e| Failure::engine(&e, path))
+}
+
+/// Says what was loaded, where it is computed, and what is left out or why nothing is.
+fn introduce(engine: &Engine, path: &Path) {
+    for warning in engine.warnings() {
+        say(&format!("warning: {}: {warning}", path.display()));
+    }
+    let (c, device) = (engine.config(), engine.device().info());
+    let name = c.name.as_ref().map_or_else(String::new, |n| format!("{n}: "));
+    let weights = size(engine.weight_bytes());
+    say(&format!(
+        "model: {name}{}, {} layers of {} neurons, {weights} of weights",
+        c.architecture, c.layers, c.neurons
+    ));
+    say(&format!("device: {} ({})", device.name, device.detail));
+    let sparsity = engine.sparsity();
+    match &sparsity.reason {
+        Some(reason) if !sparsity.is_on() => say(&format!("sparsity: none, the model runs dense: {reason}")),
+        _ => say(&format!("sparsity: {sparsity}")),
+    }
+}
+
+/// A session for a prompt of `prompt` tokens: larger batches than it needs would only cost memory.
+fn open(engine: &Engine, flags: &EngineFlags, prompt: usize, path: &Path) -> Result<Session> {
+    let trained = engine.config().context;
+    let context = match flags.ctx_size {
+        Some(0) => Some(trained),
+        given => given.map(|n| n as usize),
+    };
+    if let Some(n) = context.filter(|&n| n > trained) {
+        say(&format!("warning: the model was made for a context of {trained} positions, not for {n}"));
+    }
+    let batch = prompt.min(flags.batch_size as usize);
+    let options = SessionOptions { context, batch, ..Default::default() };
+    engine.session(&options).map_err(|e| Failure::engine(&e, path))
+}
+
+/// The prompt and a token more must fit the context (the prompt alone if no token is wanted).
+fn check_length(session: &Session, prompt: usize, max_tokens: Option<usize>) -> Result<()> {
+    let needed = prompt + usize::from(max_tokens != Some(0));
+    if needed <= session.context() {
+        return Ok(());
+    }
+    let (context, made_for) = (session.context(), session.engine().config().context);
+    let advice = if needed <= made_for { String::new() } else { format!(" (the model was made for {made_for})") };
+    Err(Failure::Work(format!(
+        "the prompt has {prompt} tokens and does not fit the context of {context}: it needs --ctx-size {needed} or \
+         more{advice}"
+    )))
+}
+
+fn with_advice(error: &Error, checked: bool, path: &Path) -> Failure {
+    match (Failure::engine(error, path), error) {
+        (Failure::Work(message), Error::Logits(_)) if !checked => {
+            Failure::Work(format!("{message} (--check names the operator that they come from)"))
+        }
+        (failure, _) => failure,
+    }
+}
+
+/// Shows text as it comes, and passes on the wish to stop.
+struct Screen {
+    out: Output,
+    interrupt: Interrupt,
+    streams: bool,
+    failed: Option<Failure>,
+}
+
+impl Sink for Screen {
+    fn text(&mut self, text: &str) -> ControlFlow<()> {
+        if self.streams
+            && let Err(failure) = self.out.write(text.as_bytes())
+        {
+            self.failed = Some(failure);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn proceed(&mut self) -> ControlFlow<()> {
+        if self.interrupt.writing() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
