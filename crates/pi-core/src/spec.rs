@@ -53,8 +53,8 @@ impl Activation {
     #[inline]
     pub fn fires(self, x: f32) -> bool {
         match self {
-            Self::FatRelu(t) => !(x <= 0.0 || x < t),
-            _ => !(x <= 0.0),
+            Self::FatRelu(t) => x.is_nan() || (x > 0.0 && x >= t),
+            _ => x.is_nan() || x > 0.0,
         }
     }
 }

@@ -123,46 +123,77 @@ fn on_the_exact_path_the_quantised_file_equals_its_dequantised_twin() {
     }
 }
 
+/// Differences from the reference along fixed texts.
+#[derive(Default)]
+struct Differences {
+    log_prob: f32,
+    steps: usize,
+    same: usize,
+    positions: usize,
+    /// The same where the reference is decided: its first choice leads by at least [`DECIDED`].
+    decided_same: usize,
+    decided: usize,
+}
+
+/// The reference rounds activations to 8 bits, which moves log-probabilities by 0.03 on average: even exact activations
+/// disagree with it on 2 to 3 % of first choices (measured: Q5_0 358, Q4_0 357, Q8_0 360 of 367), nearly all of them closer
+/// than this.
+const DECIDED: f32 = 0.1;
+
+impl Differences {
+    fn position(&mut self, logits: &[f32], best: u32, gap: f32) {
+        let same = usize::from(argmax(logits).unwrap() == best);
+        (self.same, self.positions) = (self.same + same, self.positions + 1);
+        if gap >= DECIDED {
+            (self.decided_same, self.decided) = (self.decided_same + same, self.decided + 1);
+        }
+    }
+
+    fn step(&mut self, logits: &[f32], token: u32, log_prob: f32) {
+        self.log_prob += (logits[token as usize] - log_sum_exp(logits) - log_prob).abs();
+        self.steps += 1;
+    }
+}
+
 /// What integer kernels may differ by: mean of next-token log-probabilities, top-1 agreement, perplexity.
 fn assert_close(name: &str, engine: &Engine) {
     let Some(golden) = test_data(&format!("goldens/model/{name}.json")) else { return };
     let Some(text) = test_data("goldens/text/alice.txt") else { return };
     let want: ModelGolden = golden::read(&golden);
     let mut s = session(engine);
-    let (mut sum, mut n, mut same, mut all) = (0.0, 0, 0, 0);
+    let mut d = Differences::default();
     for text in &want.logits_kvf32 {
         feed(&mut s, &text.ids);
         for (i, want) in text.positions.iter().enumerate() {
             let got = s.logits(i).unwrap();
-            same += usize::from(argmax(got).unwrap() == want.top[0].0);
-            all += 1;
+            d.position(got, want.top[0].0, want.top[0].1 - want.top[1].1);
             if let (Some(p), Some(&next)) = (want.next_logprob, text.ids.get(i + 1)) {
-                sum += (got[next as usize] - log_sum_exp(got) - p).abs();
-                n += 1;
+                d.step(got, next, p);
             }
         }
     }
     // Along the reference's own greedy texts, each of its tokens is the most likely one.
     for text in &want.greedy_kvf32 {
         feed(&mut s, &[&text.prompt_ids[..], &text.gen_ids].concat());
-        for (i, (&token, &p)) in text.gen_ids.iter().zip(&text.logprob).enumerate() {
+        for (i, &token) in text.gen_ids.iter().enumerate() {
             let got = s.logits(text.prompt_ids.len() - 1 + i).unwrap();
-            same += usize::from(argmax(got).unwrap() == token);
-            all += 1;
-            sum += (got[token as usize] - log_sum_exp(got) - p).abs();
-            n += 1;
+            d.position(got, token, text.top1_top2_gap[i]);
+            d.step(got, token, text.logprob[i]);
         }
     }
-    let (mean, agreement) = (sum / n as f32, same as f32 / all as f32);
+    let mean = d.log_prob / d.steps as f32;
     let want = &want.ppl_kvf32;
     let (ppl, half, tokens) = perplexity(&mut s, &std::fs::read_to_string(text).unwrap(), want.window);
     println!(
-        "{name}: mean |Δ log p| {mean:.4}, top-1 {same}/{all}, perplexity {ppl:.3} / {half:.3} (reference {:.3} / {:.3})",
-        want.ppl_all, want.ppl_half
+        "{name}: mean |Δ log p| {mean:.4}, top-1 {}/{} ({}/{} where the reference is decided), \
+         perplexity {ppl:.3} / {half:.3} (reference {:.3} / {:.3})",
+        d.same, d.positions, d.decided_same, d.decided, want.ppl_all, want.ppl_half
     );
     assert_eq!(tokens, want.n_tokens);
     assert!(mean < 0.06, "{name}: mean difference of log-probabilities {mean}");
-    assert!(agreement > 0.97, "{name}: top-1 agreement {agreement}");
+    let agreement = |same: usize, of: usize| same as f32 / of as f32;
+    assert!(agreement(d.decided_same, d.decided) > 0.97, "{name}: top-1 agreement {}/{}", d.decided_same, d.decided);
+    assert!(agreement(d.same, d.positions) > 0.95, "{name}: top-1 agreement {}/{}", d.same, d.positions);
     for (got, want) in [(ppl, want.ppl_all), (half, want.ppl_half)] {
         assert!((got / want - 1.0).abs() < 0.015, "{name}: perplexity {got} instead of {want}");
     }

@@ -8,17 +8,8 @@ use std::time::Instant;
 
 use pi_core::text::{DecodeOptions, EncodeOptions, TokenId, Tokenizer};
 use pi_engine::tokenizer::{StreamDecoder, load};
+use pi_testkit::data::{test_data, test_model};
 use serde_json::Value;
-
-/// The folder a variable names. Without it a test is skipped loudly, except on CI, where that is a failure.
-fn folder(variable: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(PathBuf::from);
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "{variable} must be set on CI");
-        eprintln!("SKIPPED: {variable} is not set");
-    }
-    found
-}
 
 fn open(path: &Path) -> Arc<dyn Tokenizer> {
     let file = pi_gguf::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -106,7 +97,7 @@ fn check(tokenizer: &Arc<dyn Tokenizer>, golden: &Path) -> Vec<String> {
 
 #[test]
 fn nine_vocabularies_give_exactly_the_reference_engines_tokens_and_texts() {
-    let Some(data) = folder("PI_TEST_DATA") else { return };
+    let Some(data) = test_data("") else { return };
     let mut wrong = Vec::new();
     for name in
         ["baichuan", "deepseek-coder", "falcon", "gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2", "starcoder"]
@@ -120,14 +111,10 @@ fn nine_vocabularies_give_exactly_the_reference_engines_tokens_and_texts() {
 
 #[test]
 fn two_published_models_give_exactly_the_reference_engines_tokens_and_texts() {
-    let (Some(data), Some(models)) = (folder("PI_TEST_DATA"), folder("PI_TEST_MODELS")) else { return };
+    let Some(data) = test_data("") else { return };
     let mut wrong = Vec::new();
     for name in ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"] {
-        let path = models.join(format!("{name}.gguf"));
-        if name.starts_with("gemma") && !path.exists() {
-            eprintln!("SKIPPED: no {} (its licence keeps it out of automatic downloads)", path.display());
-            continue;
-        }
+        let Some(path) = test_model(&format!("{name}.gguf")) else { continue };
         wrong.extend(check(&open(&path), &data.join("goldens/tokenizer").join(format!("{name}.json"))));
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
@@ -135,7 +122,7 @@ fn two_published_models_give_exactly_the_reference_engines_tokens_and_texts() {
 
 #[test]
 fn the_published_test_files_beside_the_vocabularies_come_out_exactly() {
-    let Some(data) = folder("PI_TEST_DATA") else { return };
+    let Some(data) = test_data("") else { return };
     let mut cases = 0;
     for entry in std::fs::read_dir(data.join("vocab")).unwrap() {
         let path = entry.unwrap().path();
@@ -165,7 +152,7 @@ fn the_published_test_files_beside_the_vocabularies_come_out_exactly() {
 
 #[test]
 fn an_emoji_without_a_token_comes_out_as_published() {
-    let Some(data) = folder("PI_TEST_DATA") else { return };
+    let Some(data) = test_data("") else { return };
     let encode = |name: &str, text: &str, options| {
         let tokenizer = open(&data.join("vocab").join(format!("ggml-vocab-{name}.gguf")));
         let ids = tokenizer.encode(text.as_bytes(), options).unwrap();
@@ -183,12 +170,7 @@ fn an_emoji_without_a_token_comes_out_as_published() {
 
 #[test]
 fn a_262144_token_vocabulary_with_thousands_of_special_tokens_is_ready_in_two_seconds() {
-    let Some(models) = folder("PI_TEST_MODELS") else { return };
-    let path = models.join("gemma-3-270m-q4_k_m.gguf");
-    if !path.exists() {
-        eprintln!("SKIPPED: no {} (its licence keeps it out of automatic downloads)", path.display());
-        return;
-    }
+    let Some(path) = test_model("gemma-3-270m-q4_k_m.gguf") else { return };
     let file = pi_gguf::File::open(&path).unwrap();
     let start = Instant::now();
     let tokenizer = load(file.metadata()).unwrap().tokenizer;

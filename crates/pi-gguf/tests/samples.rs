@@ -6,12 +6,7 @@ use pi_gguf::{Builder, File, Kind, NeuronIndex, Source, TensorType};
 
 /// The folder of sample files, or `None` (said loudly) where there is none. In CI there must be one.
 fn samples() -> Option<PathBuf> {
-    let folder = std::env::var_os("PI_TEST_DATA").map(PathBuf::from);
-    if folder.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "PI_TEST_DATA is not set: tests on sample files must run in CI");
-        eprintln!("SKIPPED: PI_TEST_DATA is not set");
-    }
-    folder
+    pi_testkit::data::test_data("")
 }
 
 fn gguf_files(folder: &std::path::Path, found: &mut Vec<PathBuf>) {
