@@ -38,6 +38,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mine = TypeKernels { dot, dot4: |w, x| w.map(|row| dot(row, x)), ..*best.get(QuantType::F16) };
     let ours = text(&model, best.with(QuantType::F16, mine))?;
 
-    println!("{ours}\n[own kernel: {} calls; same text as with the engine's: {}]", CALLS.load(Ordering::Relaxed), ours == theirs);
+    println!(
+        "{ours}\n[own kernel: {} calls; same text as with the engine's: {}]",
+        CALLS.load(Ordering::Relaxed),
+        ours == theirs
+    );
     Ok(())
 }
