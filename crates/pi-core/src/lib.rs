@@ -16,6 +16,7 @@
 //!
 //! What it does not do: read files (`pi-gguf`), compute fast (`pi-sparse-cpu`), run models (`pi-engine`).
 
+mod activation;
 mod bytes;
 mod device;
 mod error;
@@ -29,6 +30,7 @@ mod resident;
 pub mod spec;
 pub mod text;
 
+pub use activation::Activation;
 pub use bytes::SharedBytes;
 pub use device::{Device, DeviceInfo};
 pub use error::{Error, Result};
@@ -40,5 +42,5 @@ pub use op::{Attention, AttentionRun, Batch, BatchToken, Dense, FfnRun, Limits, 
 pub use quant::{QuantInfo, QuantType};
 pub use resident::{Mirror, Moves, Resident};
 pub use spec::{
-    Activation, AttentionSpec, Down, FfnWeights, Gating, KvType, LinearSpec, NormSpec, RopeKind, RopeScaling, RopeSpec,
+    AttentionSpec, Down, FfnWeights, Gating, KvType, LinearSpec, NormSpec, RopeKind, RopeScaling, RopeSpec,
 };
