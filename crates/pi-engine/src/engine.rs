@@ -163,7 +163,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Check mode: looks for non-finite numbers after every operator and names the first. Slow.
+    /// Check mode: looks for non-finite numbers in every tensor while loading, and after every operator of a step, and
+    /// names the first. Slow.
     pub fn check(mut self, check: bool) -> Self {
         self.check = check;
         self
@@ -196,7 +197,7 @@ impl EngineBuilder {
             Some(device) => device,
             None => cpu(self.threads, self.kernels)?,
         };
-        let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv };
+        let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv, check: self.check };
         let model = load::load(source, arch, &config, &options)?;
         if tokenizer.len() > model.embedding.rows() {
             return Err(Error::Tensor {

@@ -26,7 +26,7 @@ impl KvStore {
                 limit: isize::MAX as usize,
                 got: usize::MAX,
             })?;
-        let data = (0..limits.sequences).map(|_| zeroed(bytes)).collect::<Result<_>>()?;
+        let data = (0..limits.sequences).map(|_| zeroed("a KV cache", bytes)).collect::<Result<_>>()?;
         Ok(Self { kind, data, heads, head_dim, context: limits.context })
     }
 
@@ -66,11 +66,12 @@ impl KvStore {
     }
 }
 
-/// Zeroed bytes, or an error instead of an abort when the system has none.
-fn zeroed(bytes: usize) -> Result<Vec<u8>> {
-    let failed =
-        || Error::Device { device: "cpu".into(), message: format!("no memory for a KV cache of {bytes} bytes") };
+/// Zeros, or an error instead of an abort when the system has no memory for them.
+pub(crate) fn zeroed<T: Copy + Default>(what: &str, n: usize) -> Result<Vec<T>> {
     // `vec![0; n]` asks the system for zeroed pages but aborts on failure: try the reservation first.
-    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| failed())?;
-    Ok(vec![0; bytes])
+    Vec::<T>::new().try_reserve_exact(n).map_err(|_| Error::Device {
+        device: "cpu".into(),
+        message: format!("no memory for {what} of {} bytes", n as u128 * size_of::<T>() as u128),
+    })?;
+    Ok(vec![T::default(); n])
 }

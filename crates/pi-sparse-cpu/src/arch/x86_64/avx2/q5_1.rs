@@ -17,7 +17,7 @@ fn codes(w: &[u8; 24]) -> __m256i {
 #[inline]
 fn product(w: &[u8; 24], x: &[u8; 36], acc: __m256) -> __m256 {
     let sums = _mm256_maddubs_epi16(codes(w), load32(x, 4));
-    add_with_min(acc, float_at(w, 0), float_at(x, 0), pairs(sums))
+    add_with_min(acc, float_at(w, 0), x, pairs(sums))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
