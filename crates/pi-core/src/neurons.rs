@@ -155,7 +155,7 @@ impl ActiveSet {
     }
 
     fn resize(&mut self, tokens: usize) -> Result<()> {
-        let words = tokens.checked_mul(self.words()).unwrap_or(usize::MAX);
+        let words = tokens.saturating_mul(self.words());
         if words > self.bits.len() {
             let limit = self.bits.len().checked_div(self.words()).unwrap_or(0);
             return Err(Error::Limit { what: "tokens of an active set".into(), limit, got: tokens });

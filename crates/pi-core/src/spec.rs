@@ -48,7 +48,7 @@ impl Activation {
     pub fn fires(self, x: f32) -> bool {
         match self {
             Self::FatRelu(t) => !(x <= 0.0 || x < t),
-            _ => !(x <= 0.0),
+            _ => x > 0.0 || x.is_nan(),
         }
     }
 }
