@@ -167,7 +167,7 @@ impl<'a> Keys<'a> {
         if dims == 0 {
             return Ok(None);
         }
-        if dims as usize > head_dim || dims % 2 != 0 {
+        if dims as usize > head_dim || !dims.is_multiple_of(2) {
             return Err(self.error("rope.dimension_count", format!("an even number up to {head_dim}"), dims));
         }
         let base = self.positive("rope.freq_base")?.unwrap_or(10_000.0);

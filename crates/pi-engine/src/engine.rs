@@ -190,8 +190,8 @@ impl EngineBuilder {
         }
         config.name = source.metadata().get::<&str>("general.name").ok().flatten().map(Into::into);
         let path = source.metadata().path().display().to_string();
-        let loaded =
-            tokenizer::load(source.metadata()).map_err(|source| Error::Vocab { path: path.clone(), source })?;
+        let loaded = tokenizer::load(source.metadata())
+            .map_err(|source| Error::Vocab { path: path.clone(), source: Box::new(source) })?;
         let (tokenizer, warnings) = (loaded.tokenizer, loaded.warnings.iter().map(ToString::to_string).collect());
         let device = match self.device {
             Some(device) => device,

@@ -19,7 +19,7 @@ pub enum Error {
         /// The file.
         path: String,
         /// What is wrong with it.
-        source: VocabError,
+        source: Box<VocabError>,
     },
     /// A text could not be turned into tokens.
     #[error(transparent)]

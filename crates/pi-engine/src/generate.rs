@@ -186,7 +186,7 @@ struct Output<'a> {
 impl Output<'_> {
     fn push(&mut self, token: TokenId) -> Result<Option<StopReason>> {
         let piece = self.decoder.push(token)?;
-        let (text, stop) = self.filter.push(&piece);
+        let (text, stop) = self.filter.push(piece);
         let flow = self.show(&text);
         Ok(match stop {
             Some(stop) => Some(StopReason::Stop(stop.into())),
@@ -207,7 +207,7 @@ impl Output<'_> {
     fn finish(mut self, stop: &StopReason) -> Result<String> {
         if !matches!(stop, StopReason::Stop(_) | StopReason::Cancelled) {
             let rest = self.decoder.finish();
-            let (text, _) = self.filter.push(&rest);
+            let (text, _) = self.filter.push(rest);
             let _ = self.show(&text);
             let held = std::mem::replace(&mut self.filter, StopFilter::new(&[])).finish();
             let _ = self.show(&held);

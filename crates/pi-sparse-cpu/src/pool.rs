@@ -210,7 +210,7 @@ impl Executor for Pool {
         shared.panicked.store(false, Ordering::Relaxed);
         let section = Section(shared);
         let closed = shared.state.load(Ordering::Relaxed) & !OPEN;
-        shared.state.store((closed / SECTION + 1) * SECTION | OPEN, Ordering::SeqCst);
+        shared.state.store(((closed / SECTION + 1) * SECTION) | OPEN, Ordering::SeqCst);
         self.wake();
         let own = catch_unwind(AssertUnwindSafe(|| {
             loop {

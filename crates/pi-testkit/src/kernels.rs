@@ -160,6 +160,11 @@ fn plain_dot(ty: QuantType, activation: QuantType, w: &[u8], x: &[u8]) -> f64 {
     pairs.map(|(w, x)| f64::from(w) * f64::from(x)).sum()
 }
 
+/// NaN is within nothing.
+fn within(got: f64, want: f64, tolerance: f64) -> bool {
+    (got - want).abs() <= tolerance
+}
+
 struct Case<'a> {
     ty: QuantType,
     f: &'a Functions,
@@ -189,8 +194,7 @@ impl Case<'_> {
     fn product(&self, what: &str, w: &[u8], a: &[u8], slack: f64) -> Result<(), String> {
         let (got, want) = ((self.f.dot)(w, a), plain_dot(self.ty, self.f.activation, w, a));
         let tolerance = slack * tolerance(&decode(self.ty, w), &decode(self.f.activation, a));
-        let off = (f64::from(got) - want).abs();
-        if off <= tolerance {
+        if within(f64::from(got), want, tolerance) {
             return Ok(());
         }
         self.fail(format!("the product of {what}: {got} instead of {want} ± {tolerance}"))
@@ -235,7 +239,7 @@ impl Case<'_> {
                 let mut a = vec![a_byte; row_bytes(act)];
                 set_scales(act, &mut a, || 1.0);
                 let (got, want) = (f64::from((self.f.dot)(&w, &a)), f64::from((ty.info().dot)(&w, &a)));
-                if !((got - want).abs() <= want.abs() * 1e-6) {
+                if !within(got, want, want.abs() * 1e-6) {
                     return self.fail(format!("codes {w_byte:#x} and {a_byte:#x}: {got} instead of {want}"));
                 }
             }
@@ -313,7 +317,7 @@ impl Case<'_> {
                 for ((got, y), w) in y.iter().zip(before).zip(decode(self.ty, w.row())) {
                     let want = f64::from(y) + f64::from(a) * f64::from(w);
                     let tolerance = f64::from(y.abs() + (a * w).abs()) * 1.8e-7;
-                    if !((f64::from(*got) - want).abs() <= tolerance) {
+                    if !within(f64::from(*got), want, tolerance) {
                         return self.fail(format!("{y} + {a} · {w}: {got} instead of {want}"));
                     }
                 }

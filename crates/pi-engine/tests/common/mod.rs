@@ -23,7 +23,7 @@ pub fn load(builder: EngineBuilder, file: &File) -> Engine {
 
 /// Why a file cannot be loaded.
 pub fn refusal(builder: EngineBuilder, file: &File) -> Error {
-    builder.load(file).err().expect("the file should be refused")
+    builder.load(file).expect_err("the file should be refused")
 }
 
 /// Random tokens of a tiny model.

@@ -179,7 +179,7 @@ impl Case {
             want.extend(self.output(&seqs[s], pos));
         }
         let (mut x, mut y) = (hidden(device, &x, dim)?, hidden(device, &before, dim)?);
-        let how = if batch.len() % 2 == 0 { Write::Set } else { Write::Add };
+        let how = if batch.len().is_multiple_of(2) { Write::Set } else { Write::Add };
         if how == Write::Add {
             want.iter_mut().zip(&before).for_each(|(w, b)| *w += f64::from(*b));
         }
