@@ -75,7 +75,7 @@ pub(crate) fn load(
     head.expect_shape(embedding.rows(), config.dim)?;
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let norm = loader.norm(Slot::OutputNorm, 0)?;
-    let head = options.device.linear(&LinearSpec::new(head))?;
+    let head = options.device.linear(&LinearSpec::new(loader.supported(head)?))?;
     Ok(Model { embedding, layers, norm, head, sparsity, weight_bytes })
 }
 
@@ -104,7 +104,10 @@ impl Loader<'_> {
     }
 
     fn matrix(&self, slot: Slot, layer: usize) -> Result<Matrix> {
-        let m = self.reader.matrix(&self.name(slot, layer))?;
+        self.supported(self.reader.matrix(&self.name(slot, layer))?)
+    }
+
+    fn supported(&self, m: Matrix) -> Result<Matrix> {
         if !self.options.device.supports(m.ty()) {
             return Err(Error::Tensor {
                 path: self.reader.path(),
@@ -173,7 +176,7 @@ impl Loader<'_> {
         let up = self.matrix(Slot::Up, i)?;
         up.expect_shape(c.neurons, c.dim)?;
         let (down, down_slot) = match self.reader.find(&self.name(Slot::DownTransposed, i))? {
-            Some(m) => (Down::NeuronMajor(m), Slot::DownTransposed),
+            Some(m) => (Down::NeuronMajor(self.supported(m)?), Slot::DownTransposed),
             None => {
                 let m = self.matrix(Slot::Down, i)?;
                 m.expect_shape(c.dim, c.neurons)?;

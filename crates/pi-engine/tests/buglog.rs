@@ -243,6 +243,28 @@ fn activations_of_seventy_thousand_stay_finite_and_right() {
     }
 }
 
+// N06: keys and values in F16 end at 65504. Beyond, the request ends with an error that says so; F32 computes it.
+#[test]
+fn values_beyond_half_precision_are_right_in_an_f32_cache_and_an_error_in_an_f16_one() {
+    let model = TinyModel { layers: 1, ..TinyModel::default() };
+    let file = changed(&model.file(), &[], |name, bytes| {
+        if name == "blk.0.attn_v.weight" {
+            let scaled = |b: &mut [u8; 4]| *b = (1e5 * f32::from_le_bytes(*b)).to_le_bytes();
+            bytes.as_chunks_mut().0.iter_mut().for_each(scaled);
+        }
+        true
+    });
+    let tokens = ids(6, 4);
+    let got = logits(&load(exact(), &file), &tokens);
+    assert!(difference(&got, &naive::logits(&file, &tokens)) < 1e-5);
+    let engine = load(exact().kv(KvType::F16), &file);
+    let mut s = engine.session(&SessionOptions::default()).unwrap();
+    let e = s.generate(0, &tokens, &GenerateOptions::default(), &mut silent()).unwrap_err();
+    assert!(matches!(e, Error::Logits(_)), "{e}");
+    let mut s = load(exact().kv(KvType::F16).check(true), &file).session(&SessionOptions::default()).unwrap();
+    assert_names(&s.feed(0, &tokens).unwrap_err(), &["attention", "layer 0"]);
+}
+
 // N07: row counts are in the conformance suite of devices; here prompts of all lengths over ragged matrices.
 #[test]
 fn prompts_of_1_to_130_tokens_equal_one_token_at_a_time() {
@@ -311,13 +333,12 @@ fn rows_beyond_the_vocabulary_are_never_sampled_and_a_vocabulary_beyond_the_rows
     let fewer = TinyModel { rows: Some(287), ..TinyModel::default() }.file();
     assert_names(&refusal(exact(), &fewer), &["tiny.gguf", "token_embd.weight", "288", "287"]);
     let head = TinyModel { rows: Some(300), ..TinyModel::default() };
-    let (b, mut tensors) = head.parts().unwrap();
+    let (_, mut tensors) = head.parts().unwrap();
     let mut other = pi_gguf::Builder::new(head.kind);
     let plain = head.file();
     for (key, value) in plain.metadata().iter() {
         other.set(key, value).unwrap();
     }
-    drop(b);
     for m in &mut tensors {
         if m.name() == "output.weight" {
             *m = Matrix::encode("output.weight", QuantType::F32, 290, 64, &vec![0.0; 290 * 64]).unwrap();
@@ -587,6 +608,40 @@ fn every_end_of_generation_token_stops_and_its_text_is_not_sent() {
     s.truncate(0, 0);
     let out = s.generate(0, &[5], &GenerateOptions { sampling, ..Default::default() }, &mut silent()).unwrap();
     assert_eq!((out.stop, out.text.as_str()), (StopReason::Eos(260), ""));
+}
+
+// P18
+#[test]
+fn the_same_seed_gives_the_same_tokens_with_any_number_of_threads() {
+    let file = TinyModel::wide(QuantType::Q4_0).file();
+    let sampling = SamplingParams { temperature: 2.0, top_k: 0, top_p: 1.0, seed: Some(7), ..Default::default() };
+    let options = GenerateOptions { max_tokens: Some(40), sampling, ignore_eos: true, ..Default::default() };
+    let run = |threads, seq| {
+        let engine = load(with_isa(*Isa::available().last().unwrap()).threads(threads), &file);
+        let mut s = engine.session(&SessionOptions { sequences: 2, ..Default::default() }).unwrap();
+        let out = s.generate(seq, &[1, 5, 6], &options, &mut silent()).unwrap();
+        assert_eq!(out.seed, 7);
+        out.tokens
+    };
+    let want = run(1, 0);
+    assert!(want.iter().collect::<std::collections::HashSet<_>>().len() > 10, "{want:?}");
+    for (threads, seq) in [(1, 0), (2, 0), (3, 1)] {
+        assert_eq!(run(threads, seq), want);
+    }
+}
+
+#[test]
+fn a_sink_that_breaks_ends_the_generation_at_once() {
+    let mut s = tiny_engine().session(&SessionOptions::default()).unwrap();
+    let mut shown = String::new();
+    let mut sink = |text: &str| {
+        shown += text;
+        if text == "c" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let options = GenerateOptions { max_tokens: Some(9), ..Default::default() };
+    let out = s.generate_with(0, &[1], &options, &mut Script(byte_tokens(b"abcdef")), &mut sink).unwrap();
+    assert_eq!((out.text.as_str(), out.stop, out.tokens.len()), ("abc", StopReason::Cancelled, 3));
+    assert_eq!(shown, "abc");
 }
 
 #[test]

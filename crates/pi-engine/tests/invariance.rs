@@ -6,12 +6,13 @@
 mod common;
 
 use common::{difference, exact, ids, load, logits, logits_in, rms_difference, rows, same_bits, step, with_isa};
-use pi_core::{KvType, QuantType};
+use pi_core::{Executor, KvType, QuantType};
 use pi_engine::{Session, SessionOptions, Sparsity, StepToken};
 use pi_gguf::{File, Kind};
-use pi_sparse_cpu::Isa;
+use pi_sparse_cpu::{CpuDevice, Isa, Kernels};
 use pi_testkit::{Random, TinyModel, naive, tiny};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// Sums in f32 against sums in f64, over two layers of width 64: measured 5e-7.
 const F32: f64 = 1e-5;
@@ -254,6 +255,50 @@ fn neuron_major_and_output_major_files_give_the_same_numbers() {
             }
         }
     }
+}
+
+/// Runs tasks backwards, one after the other.
+struct Backwards;
+
+impl Executor for Backwards {
+    fn width(&self) -> usize {
+        5
+    }
+
+    fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).rev().for_each(task);
+    }
+}
+
+#[test]
+fn the_order_in_which_tasks_run_does_not_matter() {
+    let tokens = ids(20, 9);
+    for ty in [QuantType::F16, QuantType::Q4_K] {
+        let file = TinyModel::wide(ty).file();
+        for isa in Isa::available() {
+            let device = CpuDevice::new(Kernels::for_isa(isa).unwrap(), Arc::new(Backwards));
+            let got = logits(&load(exact().device(Arc::new(device)), &file), &tokens);
+            assert!(same_bits(&got, &logits(&load(with_isa(isa), &file), &tokens)), "{ty}, {isa}");
+        }
+    }
+}
+
+#[test]
+fn sessions_of_several_threads_share_an_engine_and_do_not_see_each_other() {
+    fn sendable<T: Send>(_: &T) {}
+    let engine = load(exact().threads(2), &TinyModel::default().file());
+    sendable(&engine.session(&SessionOptions::default()).unwrap());
+    let texts: Vec<Vec<u32>> = (0..4).map(|i| ids(30, 60 + i)).collect();
+    let want: Vec<_> = texts.iter().map(|t| logits(&engine, t)).collect();
+    std::thread::scope(|scope| {
+        for (text, want) in texts.iter().zip(&want) {
+            scope.spawn(|| {
+                for batch in [1, 7, 30] {
+                    assert!(same_bits(&logits_in(&engine, text, batch), want), "steps of {batch}");
+                }
+            });
+        }
+    });
 }
 
 #[test]
