@@ -29,18 +29,12 @@ impl Activation {
             Self::Silu => x / (1.0 + (-x).exp()),
             Self::Gelu => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
             Self::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * x * (1.0 + 0.044715 * x * x)).tanh()),
-            Self::Relu => x.max(0.0),
+            Self::Relu => relu(x, 0.0),
             Self::ReluSquared => {
-                let r = x.max(0.0);
+                let r = relu(x, 0.0);
                 r * r
             }
-            Self::FatRelu(t) => {
-                if x > 0.0 && x >= t {
-                    x
-                } else {
-                    0.0
-                }
-            }
+            Self::FatRelu(t) => relu(x, t),
         }
     }
 
@@ -57,6 +51,12 @@ impl Activation {
             _ => x.is_nan() || x > 0.0,
         }
     }
+}
+
+/// `f32::max` would turn NaN into 0 and so hide it.
+#[inline]
+fn relu(x: f32, threshold: f32) -> f32 {
+    if x <= 0.0 || x < threshold { 0.0 } else { x }
 }
 
 impl fmt::Display for Activation {
@@ -128,7 +128,7 @@ mod tests {
             for x in [-2.0, -0.0, 0.0, 0.25, 0.5, 0.75, f32::INFINITY, f32::NEG_INFINITY] {
                 assert_eq!(act.fires(x), act.apply(x) != 0.0, "{act} at {x}");
             }
-            assert!(act.fires(f32::NAN));
+            assert!(act.fires(f32::NAN) && act.apply(f32::NAN).is_nan(), "{act} hides NaN");
         }
     }
 

@@ -8,6 +8,7 @@ use crate::{Error, QuantType, Resident, Result};
 #[derive(Debug)]
 pub struct Hidden {
     tokens: usize,
+    max_tokens: usize,
     dim: usize,
     data: Resident<f32>,
     encoded: Vec<Encoded>,
@@ -27,13 +28,27 @@ impl Hidden {
         Self::with_data(max_tokens, dim, Resident::new(max_tokens * dim))
     }
 
+    /// The same, but an error instead of an abort when there is no memory.
+    ///
+    /// # Errors
+    /// [`Error::Device`] naming the bytes that were asked for.
+    pub fn try_new(max_tokens: usize, dim: usize) -> Result<Self> {
+        let data = Resident::try_new(max_tokens.saturating_mul(dim))?;
+        Ok(Self::with_data(max_tokens, dim, data))
+    }
+
     /// The same over an array that a device made; it must hold `max_tokens × dim` numbers.
     ///
     /// # Panics
     /// If it does not.
     pub fn with_data(max_tokens: usize, dim: usize, data: Resident<f32>) -> Self {
         assert_eq!(data.len(), max_tokens * dim);
-        Self { tokens: max_tokens, dim, data, encoded: Vec::new() }
+        Self { tokens: max_tokens, max_tokens, dim, data, encoded: Vec::new() }
+    }
+
+    /// Most rows.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
     }
 
     /// Number of rows in use.
@@ -51,8 +66,8 @@ impl Hidden {
     /// # Errors
     /// [`Error::Limit`] beyond the rows it was made for.
     pub fn resize(&mut self, tokens: usize) -> Result<()> {
-        let limit = self.data.len().checked_div(self.dim).unwrap_or(0);
-        if tokens > limit {
+        if tokens > self.max_tokens {
+            let limit = self.max_tokens;
             return Err(Error::Limit { what: "rows of a hidden state".into(), limit, got: tokens });
         }
         self.tokens = tokens;
@@ -180,5 +195,14 @@ mod tests {
         h.stale();
         assert!(h.encoded(QuantType::F16).is_none());
         assert!(matches!(h.resize(3), Err(Error::Limit { limit: 2, got: 3, .. })));
+    }
+
+    #[test]
+    fn rows_of_no_numbers_are_counted_like_others() {
+        let mut h = Hidden::new(4, 0);
+        h.resize(3).unwrap();
+        assert_eq!((h.tokens(), h.host().unwrap().len()), (3, 0));
+        assert!(matches!(h.resize(5), Err(Error::Limit { limit: 4, got: 5, .. })));
+        assert!(Hidden::try_new(usize::MAX, 2).is_err());
     }
 }

@@ -86,6 +86,15 @@ impl ActiveSet {
         Self { neurons, tokens: max_tokens, all: true, bits: Resident::new(words) }
     }
 
+    /// The same, but an error instead of an abort when there is no memory.
+    ///
+    /// # Errors
+    /// [`Error::Device`] naming the bytes that were asked for.
+    pub fn try_new(max_tokens: usize, neurons: usize) -> Result<Self> {
+        let words = max_tokens.saturating_mul(neurons.div_ceil(64));
+        Ok(Self { neurons, tokens: max_tokens, all: true, bits: Resident::try_new(words)? })
+    }
+
     /// Makes the set "all neurons" for `tokens` tokens (no predictor was asked).
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Arrays that know where their newest copy is and move only when the other side asks.
 
-use crate::Result;
+use crate::{Error, Result};
 use std::{any::Any, fmt};
 
 /// A copy of an array in another memory, implemented by a device.
@@ -50,6 +50,19 @@ impl<T: Copy + Default> Resident<T> {
     /// `len` zeros on the host.
     pub fn new(len: usize) -> Self {
         Self { host: vec![T::default(); len], mirror: None, newest: Newest::Host, moves: Moves::default() }
+    }
+
+    /// The same, but an error instead of an abort when there is no memory.
+    ///
+    /// # Errors
+    /// [`Error::Device`] naming the bytes that were asked for.
+    pub fn try_new(len: usize) -> Result<Self> {
+        // `vec![0; n]` asks the system for zeroed pages but aborts on failure: try the reservation first.
+        Vec::<T>::new().try_reserve_exact(len).map_err(|_| Error::Device {
+            device: "host".into(),
+            message: format!("no memory for {} bytes", len as u128 * size_of::<T>() as u128),
+        })?;
+        Ok(Self::new(len))
     }
 
     /// The same with a copy on a device. The device's copy starts stale.
@@ -197,6 +210,14 @@ mod tests {
         assert_eq!(r.moves(), Moves { up: 1, down: 1 });
         r.mirror().unwrap();
         assert_eq!(r.moves(), Moves { up: 1, down: 1 }, "both copies were current");
+    }
+
+    #[test]
+    fn more_memory_than_there_can_be_is_an_error() {
+        for len in [usize::MAX, isize::MAX as usize, 1 << 60] {
+            assert!(matches!(Resident::<f32>::try_new(len), Err(Error::Device { .. })), "{len}");
+        }
+        assert_eq!(Resident::<f32>::try_new(3).unwrap().len(), 3);
     }
 
     #[test]

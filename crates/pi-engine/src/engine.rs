@@ -164,7 +164,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Check mode: looks for non-finite numbers after every operator and names the first. Slow.
+    /// Check mode: looks for non-finite numbers in every tensor while loading, and after every operator of a step, and
+    /// names the first. Slow.
     pub fn check(mut self, check: bool) -> Self {
         self.check = check;
         self
@@ -191,13 +192,13 @@ impl EngineBuilder {
         config.name = source.metadata().get::<&str>("general.name").ok().flatten().map(Into::into);
         let path = source.metadata().path().display().to_string();
         let loaded = tokenizer::load(source.metadata())
-            .map_err(|source| Error::Vocab { path: path.clone(), source: source.into() })?;
+            .map_err(|source| Error::Vocab { path: path.clone(), source: Box::new(source) })?;
         let (tokenizer, warnings) = (loaded.tokenizer, loaded.warnings.iter().map(ToString::to_string).collect());
         let device = match self.device {
             Some(device) => device,
             None => cpu(self.threads, self.kernels)?,
         };
-        let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv };
+        let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv, check: self.check };
         let model = load::load(source, arch, &config, &options)?;
         if tokenizer.len() > model.embedding.rows() {
             return Err(Error::Tensor {

@@ -29,6 +29,7 @@ pub(crate) struct LoadOptions<'a> {
     pub device: &'a dyn Device,
     pub sparsity: Sparsity,
     pub kv: KvType,
+    pub check: bool,
 }
 
 struct Loader<'a> {
@@ -47,7 +48,7 @@ pub(crate) fn load(
     options: &LoadOptions<'_>,
 ) -> Result<Model> {
     let sparsity = sparsity(source, arch, config, options.sparsity)?;
-    let reader = Reader(source);
+    let reader = Reader { source, check: options.check };
     let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
     let rope = match &config.rope {
         None => None,
@@ -62,14 +63,19 @@ pub(crate) fn load(
     let embedding = reader.matrix(&name(Slot::Embedding))?;
     embedding.expect_shape(embedding.rows(), config.dim)?;
     let loader = Loader { reader, arch, config, options, sparsity: &sparsity, rope };
-    let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect::<Result<_>>()?;
-    let (layers, bytes): (Vec<Layer>, Vec<u64>) = layers.into_iter().unzip();
+    // A damaged layer count ends here, before there is a result for each of its millions.
+    for i in 0..config.layers {
+        loader.norm_weight(Slot::Norm1, i)?;
+    }
+    // The first error is reported, not whichever comes first.
+    let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect();
+    let (layers, bytes): (Vec<Layer>, Vec<u64>) = layers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
     // A file without a head ties it to the embedding.
-    let head = source.matrix(&name(Slot::Output))?.unwrap_or_else(|| embedding.clone());
+    let head = reader.find(&name(Slot::Output))?.unwrap_or_else(|| embedding.clone());
     head.expect_shape(embedding.rows(), config.dim)?;
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let norm = loader.norm(Slot::OutputNorm, 0)?;
-    let head = options.device.linear(&LinearSpec::new(head))?;
+    let head = options.device.linear(&LinearSpec::new(loader.supported(head)?))?;
     Ok(Model { embedding, layers, norm, head, sparsity, weight_bytes })
 }
 
@@ -86,7 +92,7 @@ pub(crate) fn sparsity(
     let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
     let down = match source.matrix(&name(Slot::DownTransposed))? {
         Some(m) => (m.ty(), true),
-        None => (Reader(source).matrix(&name(Slot::Down))?.ty(), false),
+        None => (Reader { source, check: false }.matrix(&name(Slot::Down))?.ty(), false),
     };
     let has_gate = config.gating != pi_core::Gating::UpOnly;
     Ok(SparsityReport::new(wanted, config.activation, has_gate, down)?)
@@ -98,7 +104,10 @@ impl Loader<'_> {
     }
 
     fn matrix(&self, slot: Slot, layer: usize) -> Result<Matrix> {
-        let m = self.reader.matrix(&self.name(slot, layer))?;
+        self.supported(self.reader.matrix(&self.name(slot, layer))?)
+    }
+
+    fn supported(&self, m: Matrix) -> Result<Matrix> {
         if !self.options.device.supports(m.ty()) {
             return Err(Error::Tensor {
                 path: self.reader.path(),
@@ -119,11 +128,15 @@ impl Loader<'_> {
         Ok(LinearSpec { weight, bias })
     }
 
-    fn norm(&self, slot: Slot, layer: usize) -> Result<Arc<dyn Dense>> {
+    fn norm_weight(&self, slot: Slot, layer: usize) -> Result<Arc<[f32]>> {
         let name = self.name(slot, layer);
-        let weight = self.reader.vector(&name, self.config.dim)?.ok_or_else(|| {
-            Error::Gguf(pi_gguf::Error::MissingTensor { path: self.reader.path().into(), tensor: name })
-        })?;
+        self.reader
+            .vector(&name, self.config.dim)?
+            .ok_or_else(|| Error::Gguf(pi_gguf::Error::MissingTensor { path: self.reader.path().into(), tensor: name }))
+    }
+
+    fn norm(&self, slot: Slot, layer: usize) -> Result<Arc<dyn Dense>> {
+        let weight = self.norm_weight(slot, layer)?;
         Ok(self.options.device.norm(&NormSpec::Rms { weight, eps: self.config.norm_eps })?)
     }
 
@@ -162,8 +175,8 @@ impl Loader<'_> {
         let gate = has_gate.then(|| self.matrix(Slot::Gate, i)).transpose()?;
         let up = self.matrix(Slot::Up, i)?;
         up.expect_shape(c.neurons, c.dim)?;
-        let (down, down_slot) = match self.reader.0.matrix(&self.name(Slot::DownTransposed, i))? {
-            Some(m) => (Down::NeuronMajor(m), Slot::DownTransposed),
+        let (down, down_slot) = match self.reader.find(&self.name(Slot::DownTransposed, i))? {
+            Some(m) => (Down::NeuronMajor(self.supported(m)?), Slot::DownTransposed),
             None => {
                 let m = self.matrix(Slot::Down, i)?;
                 m.expect_shape(c.dim, c.neurons)?;

@@ -317,7 +317,7 @@ mod tests {
     fn the_repetition_penalty_lowers_positive_and_negative_logits_once() {
         let params = SamplingParams { repeat_penalty: 1.5, ..SamplingParams::greedy() };
         let mut c = chain(params);
-        [0, 1, 0, 0].iter().for_each(|&t| c.accept(t));
+        [0, 1, 0, 0].into_iter().for_each(|t| c.accept(t));
         let mut logits = [2.0, -2.0, 1.0, 0.0];
         c.sample(&mut logits).unwrap();
         assert_eq!(logits, [2.0 / 1.5, -3.0, 1.0, 0.0]);
@@ -332,7 +332,7 @@ mod tests {
             ..SamplingParams::greedy()
         };
         let mut c = chain(params);
-        [3, 0, 0, 1].iter().for_each(|&t| c.accept(t)); // 3 has left the window
+        [3, 0, 0, 1].into_iter().for_each(|t| c.accept(t)); // 3 has left the window
         let mut logits = [2.0, 2.0, 2.0, 2.0];
         c.sample(&mut logits).unwrap();
         assert_eq!(logits, [1.0, 1.25, 2.0, 2.0]);

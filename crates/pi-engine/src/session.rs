@@ -104,7 +104,7 @@ impl Session {
             picked: device.hidden(rows, c.dim)?,
             normed: device.hidden(rows, c.dim)?,
             logits: device.hidden(rows, vocab)?,
-            active: ActiveSet::new(batch, c.neurons),
+            active: ActiveSet::try_new(batch, c.neurons)?,
             batch: Vec::with_capacity(batch),
             wanted: Vec::with_capacity(rows),
             len: vec![0; options.sequences],
@@ -152,11 +152,14 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Context`] if a sequence would outgrow the context, [`Error::Setting`] if there are too many tokens or ids out
-    /// of range, or whatever an operator reports. No sequence is changed then.
+    /// of range, or whatever an operator reports. No sequence is changed then, and there are no logits.
     pub fn step(&mut self, tokens: &[StepToken]) -> Result<()> {
-        self.plan(tokens)?;
+        if let Err(e) = self.plan(tokens) {
+            self.wanted.clear(); // or old logits would pass for those of this step
+            return Err(e);
+        }
         let result = self.compute(tokens);
-        let first = |seq: usize| tokens.iter().any(|t| t.seq as usize == seq);
+        let touched = |seq: usize| tokens.iter().any(|t| t.seq as usize == seq);
         match result {
             Ok(()) => {
                 for t in &self.batch {
@@ -166,7 +169,7 @@ impl Session {
             }
             Err(_) => {
                 self.wanted.clear();
-                for seq in (0..self.len.len()).filter(|&s| first(s)) {
+                for seq in (0..self.len.len()).filter(|&s| touched(s)) {
                     let len = self.len[seq];
                     self.layers.iter_mut().for_each(|run| run.attention.truncate(seq as u32, len));
                 }
@@ -252,15 +255,11 @@ impl Session {
                 self.wanted.push(i);
             }
         }
-        let room = self.limits.tokens.min(self.picked_rows());
+        let room = self.picked.max_tokens();
         if self.wanted.len() > room {
             return Err(Error::setting("logits of a step", format!("at most {room}"), self.wanted.len()));
         }
         Ok(())
-    }
-
-    fn picked_rows(&mut self) -> usize {
-        self.picked.resident().len() / self.picked.dim()
     }
 
     fn compute(&mut self, tokens: &[StepToken]) -> Result<()> {

@@ -48,24 +48,56 @@ fn known_types() -> String {
 }
 
 /// Reading conveniences over a [`WeightSource`].
-pub(crate) struct Reader<'a>(pub &'a dyn WeightSource);
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    pub source: &'a dyn WeightSource,
+    /// Look for numbers that are not finite.
+    pub check: bool,
+}
 
 impl Reader<'_> {
     pub(crate) fn path(&self) -> String {
-        self.0.metadata().path().display().to_string()
+        self.source.metadata().path().display().to_string()
+    }
+
+    /// A tensor, if it is there.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Matrix>> {
+        let found = self.source.matrix(name)?;
+        if let Some(m) = found.as_ref().filter(|_| self.check) {
+            self.finite(m)?;
+        }
+        Ok(found)
     }
 
     /// A tensor that must be there.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix> {
-        self.0.matrix(name)?.ok_or_else(|| {
-            Error::Gguf(pi_gguf::Error::MissingTensor { path: self.0.metadata().path().into(), tensor: name.into() })
+        self.find(name)?.ok_or_else(|| {
+            Error::Gguf(pi_gguf::Error::MissingTensor {
+                path: self.source.metadata().path().into(),
+                tensor: name.into(),
+            })
         })
     }
 
     /// A vector of `len` numbers, if it is there.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Option<Arc<[f32]>>> {
-        let Some(m) = self.0.matrix(name)? else { return Ok(None) };
+        let Some(m) = self.find(name)? else { return Ok(None) };
         m.expect_shape(1, len)?;
         Ok(Some(m.decode().into()))
+    }
+
+    fn finite(&self, m: &Matrix) -> Result<()> {
+        let mut row = vec![0.0f32; m.cols()];
+        for i in 0..m.rows() {
+            (m.ty().info().decode)(m.view().row(i), &mut row);
+            if let Some(k) = row.iter().position(|v| !v.is_finite()) {
+                return Err(Error::Tensor {
+                    path: self.path(),
+                    tensor: m.name().into(),
+                    message: format!("expected finite numbers, got {} at row {i}, column {k}", row[k]),
+                });
+            }
+        }
+        Ok(())
     }
 }

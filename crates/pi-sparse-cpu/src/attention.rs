@@ -3,7 +3,7 @@
 use crate::{
     Kernels, TypeKernels,
     dense::{Linear, check},
-    kv::KvStore,
+    kv::{KvStore, zeroed},
     rope::Rope,
     split,
 };
@@ -52,11 +52,11 @@ impl Attention for CpuAttention {
         let (s, t) = (&self.spec, limits.tokens);
         let table = self.rope.as_ref().map_or(0, Rope::table_len);
         let run = Run {
-            q: Hidden::new(t, s.heads * s.head_dim),
-            k: Hidden::new(t, s.kv_heads * s.head_dim),
-            v: Hidden::new(t, s.kv_heads * s.head_dim),
-            mixed: Hidden::new(t, s.heads * s.head_dim),
-            table: vec![0.0; t * table],
+            q: Hidden::try_new(t, s.heads * s.head_dim)?,
+            k: Hidden::try_new(t, s.kv_heads * s.head_dim)?,
+            v: Hidden::try_new(t, s.kv_heads * s.head_dim)?,
+            mixed: Hidden::try_new(t, s.heads * s.head_dim)?,
+            table: zeroed("rotations", t.saturating_mul(table))?,
             keys: KvStore::new(s.kv, limits, s.kv_heads, s.head_dim)?,
             values: KvStore::new(s.kv, limits, s.kv_heads, s.head_dim)?,
             len: vec![0; limits.sequences],

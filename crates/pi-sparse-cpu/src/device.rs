@@ -59,7 +59,7 @@ impl Device for CpuDevice {
     }
 
     fn hidden(&self, max_tokens: usize, dim: usize) -> Result<Hidden> {
-        Ok(Hidden::new(max_tokens, dim))
+        Hidden::try_new(max_tokens, dim)
     }
 
     fn norm(&self, spec: &NormSpec) -> Result<Arc<dyn Dense>> {

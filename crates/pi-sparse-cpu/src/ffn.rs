@@ -66,8 +66,8 @@ impl SparseFfn for CpuFfn {
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn FfnRun>> {
         let owned = self.neurons.len();
         Ok(Box::new(Run {
-            h: Hidden::new(limits.tokens, owned),
-            out: Hidden::new(limits.tokens, self.w.dim()),
+            h: Hidden::try_new(limits.tokens, owned)?,
+            out: Hidden::try_new(limits.tokens, self.w.dim())?,
             fired: Vec::with_capacity(owned),
             submitted: false,
             stats: OpStats::default(),
@@ -209,7 +209,7 @@ impl Run {
             down.apply(h, out, Write::Set)?;
             stats.bytes += down.bytes();
         } else {
-            let h = h.host()?;
+            let (tokens, h) = (h.tokens(), h.host()?);
             fired.clear();
             let fires = |i: usize| h.iter().skip(i).step_by(owned).any(|&v| v != 0.0);
             fired.extend((0..owned).filter(|&i| fires(i)).map(|i| i as u32));
@@ -220,7 +220,6 @@ impl Run {
                 let range = part.range();
                 let bytes =
                     range.start / info.block_len * info.block_bytes..range.end / info.block_len * info.block_bytes;
-                let tokens = h.len() / owned.max(1);
                 (0..tokens).for_each(|t| part.row(t).fill(0.0));
                 for &i in fired {
                     let row = &v.row(op.neurons.id(i as usize))[bytes.clone()];

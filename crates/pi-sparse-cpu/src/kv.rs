@@ -26,7 +26,10 @@ impl KvStore {
                 limit: isize::MAX as usize,
                 got: usize::MAX,
             })?;
-        let data = (0..limits.sequences).map(|_| zeroed(bytes)).collect::<Result<_>>()?;
+        // All of it at once first: a sum that cannot be had is refused before its parts are taken.
+        let all = limits.sequences.saturating_mul(bytes);
+        Vec::<u8>::new().try_reserve_exact(all).map_err(|_| no_memory("a KV cache", all, 1))?;
+        let data = (0..limits.sequences).map(|_| zeroed("a KV cache", bytes)).collect::<Result<_>>()?;
         Ok(Self { kind, data, heads, head_dim, context: limits.context })
     }
 
@@ -66,11 +69,14 @@ impl KvStore {
     }
 }
 
-/// Zeroed bytes, or an error instead of an abort when the system has none.
-fn zeroed(bytes: usize) -> Result<Vec<u8>> {
-    let failed =
-        || Error::Device { device: "cpu".into(), message: format!("no memory for a KV cache of {bytes} bytes") };
+/// Zeros, or an error instead of an abort when the system has no memory for them.
+pub(crate) fn zeroed<T: Copy + Default>(what: &str, n: usize) -> Result<Vec<T>> {
     // `vec![0; n]` asks the system for zeroed pages but aborts on failure: try the reservation first.
-    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| failed())?;
-    Ok(vec![0; bytes])
+    Vec::<T>::new().try_reserve_exact(n).map_err(|_| no_memory(what, n, size_of::<T>()))?;
+    Ok(vec![T::default(); n])
+}
+
+fn no_memory(what: &str, n: usize, size: usize) -> Error {
+    let bytes = n as u128 * size as u128;
+    Error::Device { device: "cpu".into(), message: format!("no memory for {what} of {bytes} bytes") }
 }

@@ -91,7 +91,8 @@ impl Naive<'_> {
 
     fn activation(&self) -> Activation {
         match (self.text("hidden_act"), self.file.kind()) {
-            (Some("fatrelu"), _) => Activation::FatRelu(self.float("hidden_act_threshold", 0.0) as f32),
+            // ReLU with a threshold above 0 is FATReLU.
+            (Some("fatrelu" | "relu"), _) => Activation::FatRelu(self.float("hidden_act_threshold", 0.0) as f32),
             (Some(name), _) => name.parse().expect("an activation"),
             (None, Kind::PowerInfer) => Activation::Relu,
             (None, _) => Activation::Silu,

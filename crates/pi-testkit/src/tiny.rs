@@ -1,7 +1,7 @@
 //! Small random models, written as GGUF in memory.
 
 use pi_core::{Matrix, QuantType, Result};
-use pi_gguf::{Builder, Kind};
+use pi_gguf::{Builder, File, Kind, Value};
 
 /// A small LLaMA-like model with random weights. Change fields, then [`build`](Self::build).
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub struct TinyModel {
     pub gate_shift: f32,
     /// Factor on the up weights, to test large values.
     pub up_scale: f32,
+    /// `rope_freqs.weight`, if any: divisors of the frequencies, `head_dim / 2` of them.
+    pub rope_factors: Option<Vec<f32>>,
     /// Positions.
     pub context: u32,
     /// Of the random weights.
@@ -69,6 +71,7 @@ impl Default for TinyModel {
             rope_scaling: None,
             gate_shift: 0.0,
             up_scale: 1.0,
+            rope_factors: None,
             context: 256,
             seed: 1,
         }
@@ -79,6 +82,14 @@ impl TinyModel {
     /// The same model with widths of 256, so that every quant type divides its rows.
     pub fn wide(ty: QuantType) -> Self {
         Self { dim: 256, heads: 4, kv_heads: 2, head_dim: 64, neurons: 512, ty, ..Self::default() }
+    }
+
+    /// The whole file, opened.
+    ///
+    /// # Panics
+    /// If it cannot be built: it is made by tests.
+    pub fn file(&self) -> File {
+        File::from_bytes(self.build().expect("a tiny model"), "tiny.gguf").expect("a tiny model's file")
     }
 
     /// The metadata and the tensors' table, for tests that want to spoil something before it is written.
@@ -166,6 +177,8 @@ impl TinyModel {
         if !self.tied {
             add("output.weight".into(), ty, self.rows.unwrap_or(self.vocab), d, 3.0 * scale(d), 0.0)?;
         }
+        let factors = self.rope_factors.as_ref();
+        let factors = factors.map(|f| Matrix::encode("rope_freqs.weight", f32, 1, f.len(), f)).transpose()?;
         for i in 0..self.layers {
             let name = |s: &str| format!("blk.{i}.{s}");
             add(name("attn_norm.weight"), f32, 1, d, 0.1, 1.0)?;
@@ -185,6 +198,7 @@ impl TinyModel {
                 add(name("ffn_down.weight"), ty, d, n, scale(n), 0.0)?;
             }
         }
+        all.extend(factors);
         Ok(all)
     }
 }
@@ -199,6 +213,45 @@ pub fn write(b: Builder, tensors: &[Matrix]) -> Vec<u8> {
         w.write(m.name(), m.view().bytes()).expect("a tiny model's tensor");
     }
     w.finish().expect("a tiny model's end")
+}
+
+/// The file again with other contents. `keys` replaces values, takes out keys (`None`) and adds new ones; `tensor` gets every
+/// tensor's name and bytes, may change the bytes, and says whether the tensor stays.
+///
+/// # Panics
+/// If the result could not be written: it is made by tests.
+pub fn rewrite(
+    file: &File,
+    keys: &[(&str, Option<Value<'_>>)],
+    mut tensor: impl FnMut(&str, &mut Vec<u8>) -> bool,
+) -> Vec<u8> {
+    let mut b = Builder::new(file.kind());
+    let old = file.metadata();
+    for (key, value) in old.iter() {
+        match keys.iter().find(|(k, _)| *k == key) {
+            Some((_, None)) => {}
+            Some((_, Some(v))) => drop(b.set(key, *v).expect("a key")),
+            None => drop(b.set(key, value).expect("a key")),
+        }
+    }
+    for (key, value) in keys.iter().filter(|(k, _)| !old.contains(k)) {
+        if let Some(v) = value {
+            b.set(key, *v).expect("a new key");
+        }
+    }
+    let mut kept = Vec::new();
+    for t in file.tensors() {
+        let mut bytes = t.data().to_vec();
+        if tensor(t.name(), &mut bytes) {
+            b.tensor(t.name(), t.ty(), t.dims()).expect("a tensor");
+            kept.push((t.name(), bytes));
+        }
+    }
+    let mut w = b.start(Vec::new()).expect("a header");
+    for (name, bytes) in &kept {
+        w.write(name, bytes).expect("a tensor's bytes");
+    }
+    w.finish().expect("an end")
 }
 
 /// A small generator of random numbers, the same everywhere (SplitMix64).

@@ -6,6 +6,7 @@
 //! | 4…19 | codes: number `j` in the low and `j + 16` in the high half of byte `j` |
 
 use super::block::{self, half_at, inverse, put_half, range, signed, split_bytes, sum_products};
+use super::q8_1::scaled_sum;
 use super::{QuantInfo, QuantType};
 
 pub(super) static Q4_1: QuantInfo = QuantInfo {
@@ -49,6 +50,5 @@ fn encode(x: &[f32; 32], out: &mut [u8; 20]) {
 /// The minimum meets the activations only through their sum, which Q8_1 stores.
 fn dot(w: &[u8; 20], x: &[u8; 36]) -> f64 {
     let sum = sum_products(&codes(w), signed::<32>(x, 4));
-    f64::from(sum) * f64::from(half_at(w, 0)) * f64::from(half_at(x, 0))
-        + f64::from(half_at(w, 2)) * f64::from(half_at(x, 2))
+    f64::from(sum) * f64::from(half_at(w, 0)) * f64::from(half_at(x, 0)) + f64::from(half_at(w, 2)) * scaled_sum(x)
 }

@@ -7,6 +7,7 @@
 
 use super::block::{self, field, half_at, inverse, put_half, range, signed, sum_products};
 use super::q5_0::{join, split};
+use super::q8_1::scaled_sum;
 use super::{QuantInfo, QuantType};
 
 pub(super) static Q5_1: QuantInfo = QuantInfo {
@@ -44,6 +45,5 @@ fn encode(x: &[f32; 32], out: &mut [u8; 24]) {
 
 fn dot(w: &[u8; 24], x: &[u8; 36]) -> f64 {
     let sum = sum_products(&codes(w), signed::<32>(x, 4));
-    f64::from(sum) * f64::from(half_at(w, 0)) * f64::from(half_at(x, 0))
-        + f64::from(half_at(w, 2)) * f64::from(half_at(x, 2))
+    f64::from(sum) * f64::from(half_at(w, 0)) * f64::from(half_at(x, 0)) + f64::from(half_at(w, 2)) * scaled_sum(x)
 }

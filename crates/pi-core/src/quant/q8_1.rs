@@ -50,6 +50,16 @@ fn encode(x: &[f32; 32], out: &mut [u8; 36]) {
     put_half(out, 2, d * sum as f32);
 }
 
+/// The scaled sum of a block's codes. It is stored, except where half precision has no number as large.
+pub(super) fn scaled_sum(b: &[u8; 36]) -> f64 {
+    let stored = f64::from(half_at(b, 2));
+    if stored.is_finite() {
+        return stored;
+    }
+    let sum: i32 = signed::<32>(b, 4).iter().map(|&q| i32::from(q)).sum();
+    f64::from(half_at(b, 0)) * f64::from(sum)
+}
+
 fn dot(w: &[u8; 36], x: &[u8; 36]) -> f64 {
     let sum = sum_products(signed::<32>(w, 4), signed::<32>(x, 4));
     f64::from(sum) * f64::from(half_at(w, 0)) * f64::from(half_at(x, 0))

@@ -59,21 +59,28 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
 }
 
 /// The `KERNELS` of a type whose file has `product` and `numbers`: the type of activations, then bytes per block of
-/// weights, bytes per block of activations, and numbers per block.
+/// weights, bytes per block of activations, and numbers per block; then a last look at a product and its rows, if any.
 macro_rules! block_kernels {
     ($activation:ident, $w:literal, $x:literal, $n:literal) => {
+        super::block_kernels!($activation, $w, $x, $n, super::rows::as_it_is);
+    };
+    ($activation:ident, $w:literal, $x:literal, $n:literal, $finish:path) => {
         pub(super) const KERNELS: crate::kernels::TypeKernels = {
             use super::rows;
             use std::arch::x86_64::__m256;
 
             #[target_feature(enable = "avx2,fma,f16c")]
             fn dot(w: &[u8], x: &[u8]) -> f32 {
-                rows::dot(w, x, |w: &[u8; $w], x: &[u8; $x], acc: __m256| product(w, x, acc))
+                $finish(rows::dot(w, x, |w: &[u8; $w], x: &[u8; $x], acc: __m256| product(w, x, acc)), w, x)
             }
 
             #[target_feature(enable = "avx2,fma,f16c")]
             fn dot4(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
-                rows::dot4(w, x, |w: &[u8; $w], x: &[u8; $x], acc: __m256| product(w, x, acc))
+                let mut y = rows::dot4(w, x, |w: &[u8; $w], x: &[u8; $x], acc: __m256| product(w, x, acc));
+                for i in 0..4 {
+                    y[i] = $finish(y[i], w[i], x);
+                }
+                y
             }
 
             #[target_feature(enable = "avx2,fma,f16c")]

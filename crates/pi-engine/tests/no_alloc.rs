@@ -1,0 +1,110 @@
+//! A decoded token allocates nothing: no operator, no sampler, no pool asks for memory once everything is warm.
+#![allow(unsafe_code)] // a global allocator that counts
+
+mod common;
+
+use common::{exact, ids, load, with_isa};
+use pi_core::{KvType, QuantType};
+use pi_engine::{Sampler, SamplingParams, SessionOptions, Sparsity, StepToken, sampler::Chain};
+use pi_sparse_cpu::Isa;
+use pi_testkit::TinyModel;
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+/// The system's allocator, counting requests of all threads.
+struct Counting;
+
+static REQUESTS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged; its caller keeps the trait's rules.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        REQUESTS.fetch_add(1, SeqCst);
+        // SAFETY: passed on as it came.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        REQUESTS.fetch_add(1, SeqCst);
+        // SAFETY: passed on as it came.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        REQUESTS.fetch_add(1, SeqCst);
+        // SAFETY: passed on as it came.
+        unsafe { System.realloc(old, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        // SAFETY: passed on as it came.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn samplers() -> Vec<SamplingParams> {
+    let sampled = SamplingParams { seed: Some(1), ..SamplingParams::default() };
+    vec![
+        SamplingParams::greedy(),
+        sampled.clone(),
+        SamplingParams { repeat_penalty: 1.2, frequency_penalty: 0.1, repeat_last_n: 8, ..sampled },
+    ]
+}
+
+// One test, because the counter counts for all threads of the process.
+#[test]
+fn decoding_and_sampling_allocate_nothing_per_token() {
+    assert!(REQUESTS.load(SeqCst) > 0, "the counter counts");
+    for ty in [QuantType::F32, QuantType::Q4_0, QuantType::Q4_1, QuantType::Q4_K] {
+        let file = TinyModel { layers: 1, gate_shift: -0.5, ..TinyModel::wide(ty) }.file();
+        for isa in Isa::available() {
+            for (threads, sparsity) in
+                [(1, Sparsity::Exact), (2, Sparsity::Exact), (1, Sparsity::Off), (2, Sparsity::Off)]
+            {
+                let builder = with_isa(isa).threads(threads).sparsity(sparsity).kv(KvType::F16);
+                let engine = load(builder, &file);
+                for params in samplers() {
+                    let what = format!("{ty}, {isa}, {threads} threads, {sparsity:?}, {params:?}");
+                    let mut chain = Chain::new(params, engine.vocab()).expect("a chain");
+                    let mut s = engine.session(&SessionOptions::default()).expect("a session");
+                    // Past the first block of 64 positions, so that the second is warm as well.
+                    s.feed(0, &ids(60, 1)).expect("a prompt");
+                    let mut decode = |n: usize| {
+                        for _ in 0..n {
+                            let token = chain.sample(s.logits(0).expect("logits")).expect("a token");
+                            chain.accept(token);
+                            s.step(&[StepToken { token, seq: 0, logits: true }]).expect("a step");
+                        }
+                    };
+                    decode(3);
+                    let before = REQUESTS.load(SeqCst);
+                    decode(20);
+                    let requests = REQUESTS.load(SeqCst) - before;
+                    assert_eq!(requests, 0, "{what}: {requests} requests for memory in 20 tokens");
+                }
+            }
+        }
+    }
+    several_sequences();
+}
+
+/// The same for steps of several conversations, after each has been decoded once.
+fn several_sequences() {
+    let engine = load(exact().threads(2), &TinyModel::default().file());
+    let options = SessionOptions { sequences: 3, batch: 3, logits: 3, ..Default::default() };
+    let mut s = engine.session(&options).expect("a session");
+    let step = [0, 1, 2].map(|seq| StepToken { token: 5 + seq, seq, logits: true });
+    s.step(&step).expect("a step");
+    let before = REQUESTS.load(SeqCst);
+    for _ in 0..20 {
+        s.step(&step).expect("a step");
+        s.truncate(1, 1);
+        let _ = s.logits(2).expect("logits");
+    }
+    assert_eq!(REQUESTS.load(SeqCst) - before, 0, "steps of three sequences");
+}

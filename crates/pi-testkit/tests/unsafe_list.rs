@@ -1,0 +1,73 @@
+//! Unsafe code stays in a short list of files, and nothing is left unwritten.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Every file that may contain unsafe code, and why it must.
+const LIST: [(&str, &str); 7] = [
+    ("crates/pi-engine/tests/no_alloc.rs", "a global allocator that counts"),
+    ("crates/pi-gguf/src/mmap.rs", "maps model files"),
+    ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/encode.rs", "AVX2 instructions"),
+    ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/lanes.rs", "AVX2 loads and stores"),
+    ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/mod.rs", "calls AVX2 code after asking the CPU"),
+    ("crates/pi-sparse-cpu/src/pool.rs", "lends closures to threads"),
+    ("crates/pi-sparse-cpu/src/split.rs", "hands out disjoint parts of an array"),
+];
+
+/// All Rust files of the workspace, with their paths from its root.
+fn sources() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = Vec::new();
+    for top in ["crates", "examples", "benches", "fuzz"] {
+        walk(&root.join(top), &mut found);
+    }
+    found.sort();
+    let read = |path: PathBuf| {
+        let name = path.strip_prefix(&root).expect("below the root").display().to_string().replace('\\', "/");
+        (name, fs::read_to_string(&path).expect("a source file"))
+    };
+    found.into_iter().map(read).collect()
+}
+
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            if path.file_name().is_none_or(|n| n != "target") {
+                walk(&path, found);
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn only_the_files_of_the_list_may_contain_unsafe_code() {
+    let all = sources();
+    assert!(all.len() > 50, "the sources were not found");
+    for lint in ["unsafe_code", "undocumented_unsafe_blocks"] {
+        for word in ["allow", "expect", "warn"] {
+            let opens = format!("{word}({lint}");
+            let files: Vec<&str> = all.iter().filter(|(_, text)| text.contains(&opens)).map(|f| f.0.as_str()).collect();
+            let want: Vec<&str> = match (word, lint) {
+                ("allow", "unsafe_code") => LIST.iter().map(|f| f.0).collect(),
+                _ => Vec::new(),
+            };
+            assert_eq!(files, want, "files with {opens})");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_unwritten() {
+    for (name, text) in sources() {
+        for word in ["todo", "unimplemented", "dbg"] {
+            let call = format!("{word}!");
+            assert!(!text.contains(&call), "{name} contains {call}");
+        }
+    }
+}
