@@ -165,7 +165,7 @@ fn a_quantised_down_matrix_is_read_in_full_which_is_said() {
 }
 
 #[test]
-fn numbers_that_are_not_finite_end_the_run_and_check_names_their_operator() {
+fn numbers_that_are_not_finite_end_the_run_and_check_names_where_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken.gguf");
     remake(&path, &[], |t| {
@@ -183,7 +183,8 @@ fn numbers_that_are_not_finite_end_the_run_and_check_names_their_operator() {
     let said = call(["run", "--check", "-p", PROMPT, "-m", model]);
     assert_eq!(said.code, Some(1));
     let last = said.err.lines().last().unwrap();
-    assert_eq!(last, format!("error: {model}: non-finite values after attention of layer 3"));
+    let place = "tensor 'blk.3.attn_output.weight': expected finite numbers, got NaN at row 0, column 0";
+    assert_eq!(last, format!("error: {model}: {place}"));
 }
 
 #[test]
