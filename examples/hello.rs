@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args_os().nth(1).unwrap_or("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf".into());
     let engine = Engine::open(model)?;
     let mut session = engine.session(&SessionOptions::default())?;
+    print!("Once upon a time");
     let prompt = engine.encode_prompt("Once upon a time")?;
     let options = GenerateOptions { max_tokens: Some(60), ..Default::default() };
     let result = session.generate(0, &prompt, &options, &mut |text: &str| {

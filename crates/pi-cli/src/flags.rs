@@ -123,7 +123,7 @@ pub struct SamplingFlags {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineFlags {
-    /// Threads, 1 to 1024 [default: the cores this process may use]
+    /// Threads, 1 to 1024; never more than the cores this process may use, which is the default
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Positions of the context; 0: as many as the model was made for [default: the same, but at most 4096]
@@ -152,7 +152,7 @@ pub struct EngineFlags {
     /// See --cache-type-k; also -ctv
     #[arg(long, value_name = "f16|f32", requires = "cache_type_k")]
     pub cache_type_v: Option<KvType>,
-    /// Look for numbers that are not finite after every operator, and name the first one that made some. Slow
+    /// Look for numbers that are not finite in every tensor and after every operator, and name the first place. Slow
     #[arg(long)]
     pub check: bool,
 }

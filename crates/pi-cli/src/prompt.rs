@@ -5,7 +5,7 @@ use crate::{
     flags::RunFlags,
 };
 use pi_engine::{Engine, pi_core::text::TokenId};
-use std::{borrow::Cow, fs, path::Path};
+use std::{borrow::Cow, fs, io::Read, path::Path};
 
 /// The prompt that the options name, as bytes: it need not be UTF-8.
 ///
@@ -19,12 +19,25 @@ pub fn bytes(flags: &RunFlags) -> Result<Cow<'_, [u8]>> {
         (Some(text), _) if flags.escape => Ok(unescape(text.as_encoded_bytes()).into()),
         (Some(text), _) => Ok(text.as_encoded_bytes().into()),
         (None, Some(path)) => {
-            let mut text =
-                fs::read(path).map_err(|e| Failure::Work(format!("{}: cannot read: {e}", path.display())))?;
+            let mut text = read(path)?;
             text.pop_if(|&mut last| last == b'\n');
             Ok(text.into())
         }
         (None, None) => Ok(Cow::Borrowed(&[])),
+    }
+}
+
+/// No context holds more text than this; what is longer (a device, the wrong file) is not read to its end.
+const LONGEST: u64 = 1 << 28;
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let failed = |e: String| Failure::Work(format!("{}: cannot read: {e}", path.display()));
+    let mut text = Vec::new();
+    let file = fs::File::open(path).map_err(|e| failed(e.to_string()))?;
+    file.take(LONGEST + 1).read_to_end(&mut text).map_err(|e| failed(e.to_string()))?;
+    match text.len() as u64 > LONGEST {
+        true => Err(failed(format!("expected a text of at most {LONGEST} bytes, got more"))),
+        false => Ok(text),
     }
 }
 

@@ -93,7 +93,12 @@ fn load(flags: &EngineFlags, kv: KvType, path: &Path) -> Result<Engine> {
         builder = builder.kernels(kernels);
     }
     if let Some(threads) = flags.threads {
-        builder = builder.threads(threads as usize);
+        // More threads than cores only take turns: each product then waits for the last of them.
+        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        if threads as usize > cores {
+            say(&format!("--threads {threads}: this process may use {cores} cores, so there will be {cores} threads"));
+        }
+        builder = builder.threads((threads as usize).min(cores));
     }
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
@@ -153,7 +158,7 @@ fn check_length(session: &Session, prompt: usize, max_tokens: Option<usize>) -> 
 fn with_advice(error: &Error, checked: bool, path: &Path) -> Failure {
     match (Failure::engine(error, path), error) {
         (Failure::Work(message), Error::Logits(_)) if !checked => {
-            Failure::Work(format!("{message} (--check names the operator that they come from)"))
+            Failure::Work(format!("{message} (--check names the tensor or operator that they come from)"))
         }
         (failure, _) => failure,
     }

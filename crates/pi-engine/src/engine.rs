@@ -193,13 +193,15 @@ impl EngineBuilder {
         let path = source.metadata().path().display().to_string();
         let loaded = tokenizer::load(source.metadata())
             .map_err(|source| Error::Vocab { path: path.clone(), source: Box::new(source) })?;
-        let (tokenizer, warnings) = (loaded.tokenizer, loaded.warnings.iter().map(ToString::to_string).collect());
+        let tokenizer = loaded.tokenizer;
+        let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
         let device = match self.device {
             Some(device) => device,
             None => cpu(self.threads, self.kernels)?,
         };
         let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv, check: self.check };
         let model = load::load(source, arch, &config, &options)?;
+        warnings.extend(load::surplus(source, arch, &config));
         if tokenizer.len() > model.embedding.rows() {
             return Err(Error::Tensor {
                 path,

@@ -108,6 +108,10 @@ impl Generated {
 impl Session {
     /// Appends `prompt` to sequence `seq` and generates with the usual chain of samplers.
     ///
+    /// The last generated token is not computed until it is needed: [`len`](Self::len) does not count it yet. The next call for
+    /// the sequence, if nothing else changed it, puts the token in front of its prompt; so two calls continue like one, and
+    /// the second may have an empty prompt.
+    ///
     /// # Errors
     /// If settings are out of range, the prompt is empty or does not fit the context, the logits are not finite, or an
     /// operator fails.
@@ -138,21 +142,25 @@ impl Session {
         sink: &mut dyn Sink,
     ) -> Result<Generated> {
         let engine = self.engine().clone();
+        let pending = self.pending(seq);
+        let prompt: Vec<TokenId> = pending.into_iter().chain(prompt.iter().copied()).collect();
         if prompt.len() + self.len(seq) >= self.context() && options.max_tokens != Some(0) {
             return Err(Error::Context { needed: prompt.len() + self.len(seq) + 1, context: self.context() });
         }
         let start = Instant::now();
-        self.feed(seq, prompt)?;
+        self.feed(seq, &prompt)?;
         prompt.iter().for_each(|&t| sampler.accept(t));
         let prompt_time = start.elapsed();
         self.reset_stats();
+        let room = (self.context() - self.len(seq) + 1).min(options.max_tokens.unwrap_or(usize::MAX)).min(1 << 16);
         let mut out = Output {
             decoder: StreamDecoder::continuing(engine.tokenizer().clone(), DecodeOptions::default()),
             filter: StopFilter::new(&options.stop),
-            text: String::new(),
+            text: String::with_capacity(8 * room),
             sink,
         };
-        let (mut tokens, start) = (Vec::new(), Instant::now());
+        let (mut tokens, start) = (Vec::with_capacity(room), Instant::now());
+        let mut pending = None;
         let stop = loop {
             if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
                 break StopReason::Length;
@@ -166,6 +174,7 @@ impl Session {
             }
             sampler.accept(token);
             tokens.push(token);
+            pending = Some(token);
             if let Some(stop) = out.push(token)? {
                 break stop;
             }
@@ -176,9 +185,11 @@ impl Session {
                 break StopReason::Context;
             }
             self.step(&[crate::StepToken { token, seq, logits: true }])?;
+            pending = None;
         };
+        self.set_pending(seq, pending);
         let decode_time = start.elapsed();
-        let text = out.finish(&stop)?;
+        let text = out.finish(&stop);
         let stats = self.stats();
         Ok(Generated { text, tokens, stop, seed: 0, prompt_tokens: prompt.len(), prompt_time, decode_time, stats })
     }
@@ -194,9 +205,8 @@ struct Output<'a> {
 
 impl Output<'_> {
     fn push(&mut self, token: TokenId) -> Result<Option<StopReason>> {
-        let piece = self.decoder.push(token)?;
-        let (text, stop) = self.filter.push(piece);
-        let flow = self.show(&text);
+        let (text, stop) = self.filter.push(self.decoder.push(token)?);
+        let flow = show(&mut self.text, self.sink, text);
         Ok(match stop {
             Some(stop) => Some(StopReason::Stop(stop.into())),
             None if flow.is_break() => Some(StopReason::Cancelled),
@@ -204,23 +214,21 @@ impl Output<'_> {
         })
     }
 
-    fn show(&mut self, text: &str) -> ControlFlow<()> {
-        if text.is_empty() {
-            return ControlFlow::Continue(());
-        }
-        self.text.push_str(text);
-        self.sink.text(text)
-    }
-
     /// What was held back is shown, unless a stop string ended the text.
-    fn finish(mut self, stop: &StopReason) -> Result<String> {
+    fn finish(mut self, stop: &StopReason) -> String {
         if !matches!(stop, StopReason::Stop(_) | StopReason::Cancelled) {
-            let rest = self.decoder.finish();
-            let (text, _) = self.filter.push(rest);
-            let _ = self.show(&text);
-            let held = std::mem::replace(&mut self.filter, StopFilter::new(&[])).finish();
-            let _ = self.show(&held);
+            let (text, _) = self.filter.push(self.decoder.finish());
+            let _ = show(&mut self.text, self.sink, text);
+            let _ = show(&mut self.text, self.sink, self.filter.finish());
         }
-        Ok(self.text)
+        self.text
     }
+}
+
+fn show(all: &mut String, sink: &mut dyn Sink, text: &str) -> ControlFlow<()> {
+    if text.is_empty() {
+        return ControlFlow::Continue(());
+    }
+    all.push_str(text);
+    sink.text(text)
 }

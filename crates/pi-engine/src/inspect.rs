@@ -42,8 +42,8 @@ pub fn inspect(source: &dyn WeightSource) -> ModelReport {
     let mut sparsity = None;
     match arch::detect(source) {
         Err(e) => note(e.to_string()),
-        Ok((arch, c)) if is_bare(source, arch) => {
-            note("the file has no weights, only metadata (a vocabulary, perhaps)".into());
+        Ok((arch, c)) if load::is_bare(source, arch) => {
+            note(load::BARE.into());
             config = Some(c);
         }
         Ok((arch, c)) => {
@@ -71,43 +71,53 @@ pub fn inspect(source: &dyn WeightSource) -> ModelReport {
     ModelReport { config, sparsity, predictors, problems }
 }
 
-/// True if not even the first tensors are there: the file is a vocabulary, and naming all that is missing would say less.
-fn is_bare(source: &dyn WeightSource, arch: &dyn arch::Architecture) -> bool {
-    let first = [Slot::Embedding, Slot::Norm1, Slot::Query, Slot::Up, Slot::OutputNorm];
-    first.iter().all(|&slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, 0))), Ok(None)))
-}
-
-/// Tensors that every layer needs and that are not there or not usable; at most a handful.
+/// Tensors that every layer needs and that are not there, not usable or of another shape; at most a handful.
 fn missing(source: &dyn WeightSource, arch: &dyn arch::Architecture, config: &ModelConfig) -> Vec<String> {
+    let (d, n, q, kv) = (
+        config.dim,
+        config.neurons,
+        config.heads.saturating_mul(config.head_dim),
+        config.kv_heads.saturating_mul(config.head_dim),
+    );
     let mut found = Vec::new();
-    let mut need = |slot: Slot, layer: usize| {
+    let mut need = |slot: Slot, layer: usize, rows: Option<usize>, cols: usize| {
         if found.len() >= 8 {
             return;
         }
         let name = format!("{}.weight", arch.tensor(slot, layer));
         match source.matrix(&name) {
-            Ok(Some(_)) => {}
+            Ok(Some(m)) => {
+                if let Err(e) = m.expect_shape(rows.unwrap_or(m.rows()), cols) {
+                    found.push(e.to_string());
+                }
+            }
             Ok(None) => found.push(format!("tensor '{name}' is missing")),
             Err(e) => found.push(e.to_string()),
         }
     };
-    need(Slot::Embedding, 0);
-    need(Slot::OutputNorm, 0);
+    need(Slot::Embedding, 0, None, d);
+    need(Slot::OutputNorm, 0, Some(1), d);
     for layer in 0..config.layers {
-        let mut slots =
-            vec![Slot::Norm1, Slot::Query, Slot::Key, Slot::Value, Slot::AttentionOutput, Slot::Norm2, Slot::Up];
+        need(Slot::Norm1, layer, Some(1), d);
+        need(Slot::Query, layer, Some(q), d);
+        need(Slot::Key, layer, Some(kv), d);
+        need(Slot::Value, layer, Some(kv), d);
+        need(Slot::AttentionOutput, layer, Some(d), q);
+        need(Slot::Norm2, layer, Some(1), d);
+        need(Slot::Up, layer, Some(n), d);
         if config.gating != pi_core::Gating::UpOnly {
-            slots.push(Slot::Gate);
+            need(Slot::Gate, layer, Some(n), d);
         }
-        let transposed = format!("{}.weight", arch.tensor(Slot::DownTransposed, layer));
-        if !matches!(source.matrix(&transposed), Ok(Some(_))) {
-            slots.push(Slot::Down);
+        let there = |slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, layer))), Ok(Some(_)));
+        match there(Slot::DownTransposed) {
+            true => need(Slot::DownTransposed, layer, Some(n), d),
+            false => need(Slot::Down, layer, Some(d), n),
         }
-        slots.into_iter().for_each(|slot| need(slot, layer));
-        if !matches!(source.matrix(&format!("{}.weight", arch.tensor(Slot::Norm1, layer))), Ok(Some(_))) {
+        if !there(Slot::Norm1) {
             break; // a file that ends early, or a layer count that is damaged
         }
     }
+    found.extend(load::surplus(source, arch, config));
     found
 }
 

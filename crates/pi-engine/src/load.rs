@@ -6,7 +6,7 @@ use crate::{
     config::ModelConfig,
     layer::Layer,
     source::{Reader, WeightSource},
-    sparsity::{Sparsity, SparsityReport},
+    sparsity::{Sparsity, SparsityReport, skippable},
 };
 use pi_core::{
     AttentionSpec, Dense, Device, Down, FfnWeights, KvType, LinearSpec, Matrix, NeuronSet, NormSpec, RopeSpec,
@@ -47,8 +47,17 @@ pub(crate) fn load(
     config: &ModelConfig,
     options: &LoadOptions<'_>,
 ) -> Result<Model> {
-    let sparsity = sparsity(source, arch, config, options.sparsity)?;
+    if is_bare(source, arch) {
+        let path = source.metadata().path().display().to_string();
+        let tensor = format!("{}.weight", arch.tensor(Slot::Embedding, 0));
+        return Err(Error::Tensor { path, tensor, message: format!("is missing: {BARE}") });
+    }
     let reader = Reader { source, check: options.check };
+    // A damaged layer count ends here, before there is a result for each of its millions.
+    for i in 0..config.layers {
+        reader.matrix(&format!("{}.weight", arch.tensor(Slot::Norm1, i)))?;
+    }
+    let sparsity = sparsity(source, arch, config, options.sparsity)?;
     let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
     let rope = match &config.rope {
         None => None,
@@ -61,12 +70,8 @@ pub(crate) fn load(
         }),
     };
     let embedding = reader.matrix(&name(Slot::Embedding))?;
-    embedding.expect_shape(embedding.rows(), config.dim)?;
+    embedding.expect_shape(embedding.rows().max(1), config.dim)?;
     let loader = Loader { reader, arch, config, options, sparsity: &sparsity, rope };
-    // A damaged layer count ends here, before there is a result for each of its millions.
-    for i in 0..config.layers {
-        loader.norm_weight(Slot::Norm1, i)?;
-    }
     // The first error is reported, not whichever comes first.
     let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect();
     let (layers, bytes): (Vec<Layer>, Vec<u64>) = layers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
@@ -79,23 +84,44 @@ pub(crate) fn load(
     Ok(Model { embedding, layers, norm, head, sparsity, weight_bytes })
 }
 
-/// What a file allows to be skipped, judged by its first layer.
+/// What a file allows to be skipped.
 ///
 /// # Errors
-/// If the FFN's tensors are missing, or `wanted` is not possible.
+/// If a down matrix is missing, or `wanted` is not possible.
 pub(crate) fn sparsity(
     source: &dyn WeightSource,
     arch: &dyn Architecture,
     config: &ModelConfig,
     wanted: Sparsity,
 ) -> Result<SparsityReport> {
-    let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
-    let down = match source.matrix(&name(Slot::DownTransposed))? {
-        Some(m) => (m.ty(), true),
-        None => (Reader { source, check: false }.matrix(&name(Slot::Down))?.ty(), false),
-    };
+    let reader = Reader { source, check: false };
+    let mut downs = Vec::new();
+    for i in 0..config.layers {
+        let name = |slot| format!("{}.weight", arch.tensor(slot, i));
+        downs.push(match source.matrix(&name(Slot::DownTransposed))? {
+            Some(m) => (m.ty(), true),
+            None => (reader.matrix(&name(Slot::Down))?.ty(), false),
+        });
+    }
     let has_gate = config.gating != pi_core::Gating::UpOnly;
-    Ok(SparsityReport::new(wanted, config.activation, has_gate, down)?)
+    Ok(SparsityReport::new(wanted, config.activation, has_gate, &downs)?)
+}
+
+/// True if not even the first tensors are there: the file is a vocabulary, and naming all that is missing would say less.
+pub(crate) fn is_bare(source: &dyn WeightSource, arch: &dyn Architecture) -> bool {
+    let first = [Slot::Embedding, Slot::Norm1, Slot::Query, Slot::Up, Slot::OutputNorm];
+    first.iter().all(|&slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, 0))), Ok(None)))
+}
+
+/// Said of a file without weights.
+pub(crate) const BARE: &str = "the file has no weights, only metadata (a vocabulary, perhaps)";
+
+/// What is odd about the layers of a file that can be loaded all the same.
+pub(crate) fn surplus(source: &dyn WeightSource, arch: &dyn Architecture, config: &ModelConfig) -> Option<String> {
+    let next = format!("{}.weight", arch.tensor(Slot::Norm1, config.layers));
+    let n = config.layers;
+    matches!(source.matrix(&next), Ok(Some(_)))
+        .then(|| format!("the file has more layers than the {n} that its metadata states; the others are not used"))
 }
 
 impl Loader<'_> {
@@ -181,8 +207,8 @@ impl Loader<'_> {
                 let m = self.matrix(Slot::Down, i)?;
                 m.expect_shape(c.dim, c.neurons)?;
                 // Once, in memory: afterwards a neuron's outputs lie together and idle ones are not read.
-                let lossless = self.sparsity.skips_down && m.ty().is_float();
-                let down = if lossless { Down::NeuronMajor(m.transposed()?) } else { Down::OutputMajor(m) };
+                let transpose = self.sparsity.skips_down && skippable((m.ty(), false));
+                let down = if transpose { Down::NeuronMajor(m.transposed()?) } else { Down::OutputMajor(m) };
                 (down, Slot::Down)
             }
         };

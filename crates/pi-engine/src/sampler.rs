@@ -103,6 +103,9 @@ pub struct Chain {
     rng: Pcg64Mcg,
     window: VecDeque<TokenId>,
     counts: Vec<u32>,
+    /// Per token, the last call that penalised it: each is penalised once, however often it occurs in the window.
+    penalised: Vec<u64>,
+    calls: u64,
     candidates: Vec<(f32, TokenId)>,
 }
 
@@ -120,6 +123,8 @@ impl Chain {
             rng: Pcg64Mcg::seed_from_u64(seed),
             window: VecDeque::with_capacity(window.min(1 << 16)),
             counts: if window > 0 { vec![0; vocab] } else { Vec::new() },
+            penalised: if window > 0 { vec![0; vocab] } else { Vec::new() },
+            calls: 0,
             candidates: Vec::with_capacity(if params.temperature > 0.0 { vocab } else { 0 }),
             params,
         })
@@ -130,17 +135,18 @@ impl Chain {
         self.seed
     }
 
-    fn penalise(&self, logits: &mut [f32]) {
+    fn penalise(&mut self, logits: &mut [f32]) {
         let p = &self.params;
-        for (i, id) in self.window.iter().enumerate() {
-            // Each token once, however often it occurs: at its first place in the window.
-            let (n, id) = (self.counts[*id as usize], *id as usize);
-            if self.window.iter().take(i).any(|&other| other as usize == id) {
+        self.calls += 1;
+        for &id in &self.window {
+            let id = id as usize;
+            let Some(l) = logits.get_mut(id) else { continue };
+            if std::mem::replace(&mut self.penalised[id], self.calls) == self.calls {
                 continue;
             }
-            let Some(l) = logits.get_mut(id) else { continue };
             *l = if *l > 0.0 { *l / p.repeat_penalty } else { *l * p.repeat_penalty };
-            *l -= p.presence_penalty + n as f32 * p.frequency_penalty;
+            *l -= p.presence_penalty + self.counts[id] as f32 * p.frequency_penalty;
+            *l = l.min(f32::MAX);
         }
     }
 
@@ -190,9 +196,11 @@ impl SamplingParams {
 
 impl Sampler for Chain {
     fn sample(&mut self, logits: &mut [f32]) -> Result<TokenId> {
+        // What the model computed is judged before the user's settings change it; those cannot make infinity.
+        argmax(logits)?;
         for &(id, bias) in &self.params.logit_bias {
             if let Some(l) = logits.get_mut(id as usize) {
-                *l += bias;
+                *l = (*l + bias).min(f32::MAX);
             }
         }
         self.penalise(logits);
@@ -245,8 +253,12 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
 }
 
 /// The `n` most likely tokens with their log-probabilities (natural logarithm, of the unchanged distribution), likeliest first.
+/// Empty if no logit is finite.
 pub fn top_logprobs(logits: &[f32], n: usize) -> Vec<(TokenId, f32)> {
     let lse = log_sum_exp(logits);
+    if lse == f32::NEG_INFINITY {
+        return Vec::new();
+    }
     let mut all: Vec<(TokenId, f32)> = logits.iter().enumerate().map(|(i, &l)| (i as TokenId, l - lse)).collect();
     let order = |a: &(TokenId, f32), b: &(TokenId, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if n < all.len() {
@@ -336,6 +348,29 @@ mod tests {
         let mut logits = [2.0, 2.0, 2.0, 2.0];
         c.sample(&mut logits).unwrap();
         assert_eq!(logits, [1.0, 1.25, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn settings_never_make_logits_infinite() {
+        let strong = SamplingParams { repeat_penalty: 1e-45, logit_bias: vec![(1, 3e38), (1, 3e38)], ..wild() };
+        let mut c = seeded(strong);
+        [0, 1, 2].into_iter().for_each(|t| c.accept(t));
+        assert!(c.sample(&mut [1.0, 2.0, -3.0, 0.0]).unwrap() < 4);
+        assert!(top_logprobs(&[f32::NEG_INFINITY; 2], 2).is_empty());
+    }
+
+    #[test]
+    fn a_long_window_costs_no_more_than_its_length() {
+        let n = 1 << 16;
+        let params = SamplingParams { repeat_penalty: 1.1, repeat_last_n: n, ..SamplingParams::greedy() };
+        let mut c = Chain::new(params, n).unwrap();
+        (0..n as TokenId).for_each(|t| c.accept(t));
+        let (mut logits, start) = (vec![1.0; n], std::time::Instant::now());
+        (0..10).for_each(|_| {
+            c.sample(&mut logits).unwrap();
+        });
+        // With a look at the whole window for each of its tokens this would take a minute.
+        assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Session {
     batch: Vec<BatchToken>,
     wanted: Vec<usize>,
     len: Vec<usize>,
+    /// Per sequence: a generated token that was not computed yet, and the length it belongs behind.
+    pending: Vec<Option<(usize, TokenId)>>,
     tokens: u64,
     stats: OpStats,
 }
@@ -108,6 +110,7 @@ impl Session {
             batch: Vec::with_capacity(batch),
             wanted: Vec::with_capacity(rows),
             len: vec![0; options.sequences],
+            pending: vec![None; options.sequences],
             tokens: 0,
             stats: OpStats::default(),
             limits,
@@ -144,6 +147,7 @@ impl Session {
     pub fn truncate(&mut self, seq: u32, len: usize) {
         if let Some(l) = self.len.get_mut(seq as usize) {
             *l = (*l).min(len);
+            self.pending[seq as usize] = None;
             self.layers.iter_mut().for_each(|run| run.attention.truncate(seq, len));
         }
     }
@@ -229,6 +233,19 @@ impl Session {
         self.tokens = 0;
         self.stats = OpStats::default();
         self.layers.iter_mut().for_each(|l| (l.active, l.neurons) = (0, 0));
+    }
+
+    /// The generated token that belongs at the end of `seq`, if the sequence is as [`set_pending`](Self::set_pending) left it.
+    pub(crate) fn pending(&self, seq: u32) -> Option<TokenId> {
+        let (len, token) = self.pending.get(seq as usize).copied().flatten()?;
+        (len == self.len(seq)).then_some(token)
+    }
+
+    pub(crate) fn set_pending(&mut self, seq: u32, token: Option<TokenId>) {
+        let len = self.len(seq);
+        if let Some(p) = self.pending.get_mut(seq as usize) {
+            *p = token.map(|t| (len, t));
+        }
     }
 
     /// Checks a step and finds the positions of its tokens.

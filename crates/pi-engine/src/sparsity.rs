@@ -45,43 +45,48 @@ pub struct SparsityReport {
 impl SparsityReport {
     /// What can be skipped, from what is wanted and what the file has.
     ///
-    /// `down` is the type of the down matrices, and whether they are stored neuron-major.
+    /// `downs` gives, per layer, the type of the down matrix and whether it is stored neuron-major.
     ///
     /// # Errors
     /// If [`Sparsity::Exact`] is wanted of an activation that is never exactly 0.
-    pub fn new(
-        wanted: Sparsity,
-        act: Activation,
-        has_gate: bool,
-        (down, neuron_major): (QuantType, bool),
-    ) -> Result<Self, Error> {
+    pub fn new(wanted: Sparsity, act: Activation, has_gate: bool, downs: &[(QuantType, bool)]) -> Result<Self, Error> {
         let report =
             |up, down, reason: Option<String>| Ok(Self { activation: act, skips_up: up, skips_down: down, reason });
         match wanted {
-            Sparsity::Off => report(false, false, Some("sparsity is off".into())),
-            Sparsity::Exact if !act.is_sparse() => Err(Error::unsupported(
-                "sparsity exact",
-                format!("{act} is never exactly 0; only relu, relu2 and fatrelu leave neurons out"),
-            )),
-            Sparsity::Auto if !act.is_sparse() => {
-                report(false, false, Some(format!("{act} is never exactly 0, so every neuron counts")))
+            Sparsity::Off => return report(false, false, Some("sparsity is off".into())),
+            Sparsity::Exact if !act.is_sparse() => {
+                return Err(Error::unsupported(
+                    "sparsity exact",
+                    format!("{act} is never exactly 0; only relu, relu2 and fatrelu leave neurons out"),
+                ));
             }
-            _ if neuron_major || down.is_float() => report(has_gate, true, None),
-            _ => report(
-                has_gate,
-                false,
-                Some(format!(
-                    "ffn_down is stored as {down} along the neurons, so it is read in full \
-                     (an F16 file, or one with ffn_down_t, would skip it too)"
-                )),
-            ),
+            Sparsity::Auto if !act.is_sparse() => {
+                return report(false, false, Some(format!("{act} is never exactly 0, so every neuron counts")));
+            }
+            _ => {}
         }
+        let full: Vec<_> = downs.iter().filter(|&&down| !skippable(down)).map(|(ty, _)| *ty).collect();
+        let Some(ty) = full.first() else { return report(has_gate, true, None) };
+        let place = match full.len() {
+            n if n == downs.len() => "ffn_down".into(),
+            n => format!("ffn_down of {n} of {} layers", downs.len()),
+        };
+        let reason = format!(
+            "{place} is stored as {ty} along the neurons, so it is read in full (an F16 file, or one with ffn_down_t, would \
+             skip it too)"
+        );
+        report(has_gate, full.len() < downs.len(), Some(reason))
     }
 
     /// True if anything is skipped.
     pub fn is_on(&self) -> bool {
         self.skips_up || self.skips_down
     }
+}
+
+/// Whether the rows of idle neurons can be left out: stored neuron-major, or transposed without loss when loaded.
+pub(crate) fn skippable((ty, neuron_major): (QuantType, bool)) -> bool {
+    neuron_major || ty.is_float()
 }
 
 impl fmt::Display for SparsityReport {

@@ -5,36 +5,40 @@
 pub(crate) struct StopFilter<'a> {
     stops: &'a [String],
     held: String,
+    /// Bytes at the start of `held` that were given away by the last call.
+    shown: usize,
 }
 
 impl<'a> StopFilter<'a> {
     /// Empty stop strings are ignored.
     pub(crate) fn new(stops: &'a [String]) -> Self {
-        Self { stops, held: String::new() }
+        Self { stops, held: String::with_capacity(256), shown: 0 }
     }
 
     /// Adds a piece; returns the text that is now safe to show, and the stop string if one is complete. Text from the stop
     /// string on is dropped.
-    pub(crate) fn push(&mut self, piece: &str) -> (String, Option<&'a str>) {
+    pub(crate) fn push(&mut self, piece: &str) -> (&str, Option<&'a str>) {
+        self.held.drain(..self.shown);
         self.held.push_str(piece);
         let stops = self.stops.iter().filter(|s| !s.is_empty());
         let hit = stops.clone().filter_map(|s| Some((self.held.find(s.as_str())?, s))).min_by_key(|(at, _)| *at);
         if let Some((at, stop)) = hit {
             self.held.truncate(at);
-            return (std::mem::take(&mut self.held), Some(stop));
+            self.shown = at;
+            return (&self.held, Some(stop));
         }
         let mut keep = 0;
         for stop in stops {
             let starts = stop.char_indices().map(|(i, _)| i).skip(1).filter(|&n| self.held.ends_with(&stop[..n]));
             keep = keep.max(starts.max().unwrap_or(0));
         }
-        let tail = self.held.split_off(self.held.len() - keep);
-        (std::mem::replace(&mut self.held, tail), None)
+        self.shown = self.held.len() - keep;
+        (&self.held[..self.shown], None)
     }
 
     /// What was held back when the text ended.
-    pub(crate) fn finish(self) -> String {
-        self.held
+    pub(crate) fn finish(&self) -> &str {
+        &self.held[self.shown..]
     }
 }
 
@@ -54,7 +58,7 @@ mod tests {
                 for piece in [&text[..a], &text[a..b], &text[b..]] {
                     if hit.is_none() {
                         let (out, stop) = filter.push(piece);
-                        shown += &out;
+                        shown += out;
                         hit = stop;
                     }
                 }
@@ -67,8 +71,8 @@ mod tests {
     fn text_that_only_began_like_a_stop_string_is_shown_in_the_end() {
         let stops = ["end".to_string()];
         let mut filter = StopFilter::new(&stops);
-        assert_eq!(filter.push("the en"), ("the ".into(), None));
-        assert_eq!(filter.push("emy e"), ("enemy ".into(), None));
+        assert_eq!(filter.push("the en"), ("the ", None));
+        assert_eq!(filter.push("emy e"), ("enemy ", None));
         assert_eq!(filter.finish(), "e");
     }
 }

@@ -129,6 +129,26 @@ fn a_quantised_powerinfer_file_stays_close_to_the_original() {
 }
 
 #[test]
+fn two_generations_continue_like_one() {
+    let engine = exact().open(repository("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf")).unwrap();
+    let prompt = engine.encode_prompt("Once upon a time").unwrap();
+    let mut quiet = |_: &str| ControlFlow::Continue(());
+    let options = |n| GenerateOptions { max_tokens: Some(n), sampling: SamplingParams::greedy(), ..Default::default() };
+    let session = || engine.session(&SessionOptions::default()).unwrap();
+    let whole = session().generate(0, &prompt, &options(30), &mut quiet).unwrap();
+
+    let mut s = session();
+    let first = s.generate(0, &prompt, &options(10), &mut quiet).unwrap();
+    let second = s.generate(0, &[], &options(20), &mut quiet).unwrap();
+    assert_eq!([first.tokens, second.tokens].concat(), whole.tokens);
+    assert_eq!(first.text + &second.text, whole.text);
+
+    // A token that was taken back is not put in front of the next prompt.
+    s.truncate(0, 0);
+    assert_eq!(s.generate(0, &prompt, &options(30), &mut quiet).unwrap().tokens, whole.tokens);
+}
+
+#[test]
 fn an_engine_can_be_shared_between_threads_that_each_have_a_session() {
     fn shared<T: Send + Sync>(_: &T) {}
     let engine = Engine::open(repository("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf")).unwrap();

@@ -5,11 +5,12 @@ mod common;
 
 use common::{exact, ids, load, with_isa};
 use pi_core::{KvType, QuantType};
-use pi_engine::{Sampler, SamplingParams, SessionOptions, Sparsity, StepToken, sampler::Chain};
+use pi_engine::{GenerateOptions, Sampler, SamplingParams, SessionOptions, Sink, Sparsity, StepToken, sampler::Chain};
 use pi_sparse_cpu::Isa;
 use pi_testkit::TinyModel;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    ops::ControlFlow,
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
@@ -91,6 +92,38 @@ fn decoding_and_sampling_allocate_nothing_per_token() {
         }
     }
     several_sequences();
+    whole_generations();
+}
+
+/// From the first tokens on, `generate` allocates nothing either: text, stop strings and the list of tokens included.
+fn whole_generations() {
+    let engine = load(exact().threads(2), &TinyModel::default().file());
+    for sampling in samplers() {
+        let mut s = engine.session(&SessionOptions::default()).expect("a session");
+        let stop = vec!["this text never comes".into(), "\u{1F999}".into()];
+        let options = GenerateOptions { max_tokens: Some(120), ignore_eos: true, sampling, stop };
+        let mut seen = Vec::with_capacity(200);
+        let mut sink = Watch(&mut seen);
+        s.generate(0, &ids(5, 1), &options, &mut sink).expect("a generation");
+        assert!(seen.len() >= 100, "{} looks", seen.len());
+        // Past the second block of 64 positions nothing is new.
+        let (warm, end) = (seen[70], seen[seen.len() - 1]);
+        assert_eq!(end - warm, 0, "{options:?}: {} requests for memory in {} tokens", end - warm, seen.len() - 71);
+    }
+}
+
+/// Writes down the number of requests before each token.
+struct Watch<'a>(&'a mut Vec<usize>);
+
+impl Sink for Watch<'_> {
+    fn text(&mut self, _: &str) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn proceed(&mut self) -> ControlFlow<()> {
+        self.0.push(REQUESTS.load(SeqCst));
+        ControlFlow::Continue(())
+    }
 }
 
 /// The same for steps of several conversations, after each has been decoded once.

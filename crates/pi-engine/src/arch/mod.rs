@@ -106,6 +106,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn detect(source: &dyn WeightSource) -> Result<(&'static dyn Architecture, ModelConfig)> {
     let meta = source.metadata();
     let name: &str = meta.require("general.architecture")?;
+    if name == "generic.gpu_index" {
+        return Err(Error::Config {
+            path: meta.path().display().to_string(),
+            key: "general.architecture".into(),
+            expected: "a model".into(),
+            got: "a PowerInfer neuron index (.gpuidx), which belongs beside one".into(),
+        });
+    }
     let arch = ALL.iter().find(|a| a.names().contains(&name)).ok_or_else(|| Error::Architecture {
         path: meta.path().display().to_string(),
         name: name.into(),
