@@ -1,6 +1,20 @@
 //! The rows of numbers that flow between operators.
 
-use crate::{Error, QuantType, Resident, Result};
+use crate::{Error, Resident, Result};
+
+/// The name of a way to write a row of activations as bytes. What the bytes mean is the business of the device that writes
+/// and reads them; two forms of different layout must have different names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Form(pub &'static str);
+
+impl Form {
+    /// The numbers themselves, as they lie in memory.
+    pub const F32: Form = Form("f32");
+}
+
+/// Rows of encoded activations start at multiples of this many bytes if their length is such a multiple, so that no load of
+/// a vector crosses two cache lines.
+const ALIGN: usize = 64;
 
 /// Hidden states of a step: `tokens` rows of `dim` numbers.
 ///
@@ -16,10 +30,21 @@ pub struct Hidden {
 
 #[derive(Debug)]
 struct Encoded {
-    ty: QuantType,
+    form: Form,
     row_bytes: usize,
     bytes: Vec<u8>,
+    /// Where the rows start in `bytes`.
+    start: usize,
     current: bool,
+}
+
+impl Encoded {
+    fn make_room(&mut self, bytes: usize) {
+        if self.bytes.len() < bytes + ALIGN {
+            self.bytes.resize(bytes + ALIGN, 0);
+            self.start = self.bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        }
+    }
 }
 
 impl Hidden {
@@ -111,45 +136,46 @@ impl Hidden {
         self.encoded.iter_mut().for_each(|e| e.current = false);
     }
 
-    /// Makes sure that the rows are encoded as `ty`: `encode(rows, out)` is called if that was not done since the last
-    /// change, with room for `row_bytes` bytes per row. How rows are encoded is the business of the device that reads them.
-    /// For `F32` the rows themselves are the encoded form and `encode` is not called.
+    /// Makes sure that the rows are encoded in `form`: `encode(rows, out)` is called if that was not done since the last
+    /// change, with room for `row_bytes` bytes per row, full of whatever was there before. For [`Form::F32`] the rows
+    /// themselves are the encoded form and `encode` is not called.
     ///
     /// # Errors
     /// If the newest copy is on a device that fails.
-    pub fn encode(&mut self, ty: QuantType, row_bytes: usize, encode: impl FnOnce(&[f32], &mut [u8])) -> Result<()> {
+    pub fn encode(&mut self, form: Form, row_bytes: usize, encode: impl FnOnce(&[f32], &mut [u8])) -> Result<()> {
         let n = self.tokens * self.dim;
-        if ty == QuantType::F32 {
+        if form == Form::F32 {
             self.data.host()?;
             return Ok(());
         }
-        let i = match self.encoded.iter().position(|e| e.ty == ty) {
+        let i = match self.encoded.iter().position(|e| e.form == form) {
             Some(i) => i,
             None => {
-                self.encoded.push(Encoded { ty, row_bytes, bytes: Vec::new(), current: false });
+                self.encoded.push(Encoded { form, row_bytes, bytes: Vec::new(), start: 0, current: false });
                 self.encoded.len() - 1
             }
         };
         let slot = &mut self.encoded[i];
         if !slot.current || slot.row_bytes != row_bytes {
             let bytes = self.tokens * row_bytes;
-            if slot.bytes.len() < bytes {
-                slot.bytes.resize(bytes, 0);
-            }
-            encode(&self.data.host()?[..n], &mut slot.bytes[..bytes]);
+            slot.make_room(bytes);
+            encode(&self.data.host()?[..n], &mut slot.bytes[slot.start..][..bytes]);
             (slot.row_bytes, slot.current) = (row_bytes, true);
         }
         Ok(())
     }
 
     /// The rows as [`encode`](Self::encode) left them; `None` if that was not done since the last change.
-    pub fn encoded(&self, ty: QuantType) -> Option<EncodedRows<'_>> {
-        if ty == QuantType::F32 {
+    pub fn encoded(&self, form: Form) -> Option<EncodedRows<'_>> {
+        if form == Form::F32 {
             let rows = &self.data.peek()?[..self.tokens * self.dim];
             return Some(EncodedRows { bytes: bytemuck::cast_slice(rows), row_bytes: 4 * self.dim });
         }
-        let slot = self.encoded.iter().find(|e| e.ty == ty && e.current)?;
-        Some(EncodedRows { bytes: &slot.bytes[..self.tokens * slot.row_bytes], row_bytes: slot.row_bytes })
+        let slot = self.encoded.iter().find(|e| e.form == form && e.current)?;
+        Some(EncodedRows {
+            bytes: &slot.bytes[slot.start..][..self.tokens * slot.row_bytes],
+            row_bytes: slot.row_bytes,
+        })
     }
 }
 
@@ -169,31 +195,50 @@ impl<'a> EncodedRows<'a> {
     pub fn row(&self, t: usize) -> &'a [u8] {
         &self.bytes[t * self.row_bytes..(t + 1) * self.row_bytes]
     }
+
+    /// Rows from `t` to the last, one after the other.
+    ///
+    /// # Panics
+    /// If there are fewer than `t` rows.
+    #[inline]
+    pub fn from(&self, t: usize) -> &'a [u8] {
+        &self.bytes[t * self.row_bytes..]
+    }
+
+    /// Bytes from the start of a row to that of the next.
+    #[inline]
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::QuantType;
 
     #[test]
     fn an_input_is_encoded_once_until_it_changes() {
+        const HALF: Form = Form("half");
         let mut h = Hidden::new(2, 4);
         let mut count = 0;
         for change in [false, false, true, false] {
             if change {
                 h.host_mut().unwrap()[0] = 1.0;
             }
-            h.encode(QuantType::F16, 8, |x, out| {
+            h.encode(HALF, 8, |x, out| {
                 count += 1;
                 (QuantType::F16.info().encode)(x, out);
             })
             .unwrap();
         }
         assert_eq!(count, 2);
-        assert_eq!(h.encoded(QuantType::F16).unwrap().row(0)[..2], [0x00, 0x3c]);
-        assert_eq!(h.encoded(QuantType::F32).unwrap().row(0)[..4], 1f32.to_le_bytes());
+        let rows = h.encoded(HALF).unwrap();
+        assert_eq!((rows.row(0).as_ptr() as usize % ALIGN, rows.row_bytes(), rows.from(1).len()), (0, 8, 8));
+        assert_eq!(rows.row(0)[..2], [0x00, 0x3c]);
+        assert_eq!(h.encoded(Form::F32).unwrap().row(0)[..4], 1f32.to_le_bytes());
         h.stale();
-        assert!(h.encoded(QuantType::F16).is_none());
+        assert!(h.encoded(HALF).is_none());
         assert!(matches!(h.resize(3), Err(Error::Limit { limit: 2, got: 3, .. })));
     }
 

@@ -35,7 +35,7 @@ pub use bytes::SharedBytes;
 pub use device::{Device, DeviceInfo};
 pub use error::{Error, Result};
 pub use exec::{Executor, Serial};
-pub use hidden::{EncodedRows, Hidden};
+pub use hidden::{EncodedRows, Form, Hidden};
 pub use matrix::{Matrix, MatrixView};
 pub use neurons::{ActiveSet, NeuronSet};
 pub use op::{Attention, AttentionRun, Batch, BatchToken, Dense, FfnRun, Limits, OpStats, SparseFfn, Write};

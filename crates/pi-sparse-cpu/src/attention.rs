@@ -8,8 +8,8 @@ use crate::{
     split,
 };
 use pi_core::{
-    Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Error, Executor, Hidden, Limits, LinearSpec,
-    OpStats, QuantType, Result, Write,
+    Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Error, Executor, Form, Hidden, Limits, LinearSpec,
+    OpStats, Result, Write,
 };
 use std::sync::Arc;
 
@@ -178,7 +178,7 @@ impl Run {
         let (keys, values) = (&self.keys, &self.values);
         // Whatever the table has for the store's type; keys are read beside f32 queries.
         let mut kernel = *op.kernels.get(keys.ty());
-        if kernel.activation != QuantType::F32 {
+        if kernel.activations.form != Form::F32 {
             kernel = *Kernels::reference().get(keys.ty());
         }
         let out = self.mixed.host_overwrite();

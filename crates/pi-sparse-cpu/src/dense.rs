@@ -20,7 +20,7 @@ impl Dense for Linear {
         let w = &self.spec.weight;
         check(w.name(), x, w.cols(), y, w.rows(), how)?;
         let k = self.kernels.get(w.ty());
-        let x = encode(&*self.exec, &self.kernels, k.activation, x)?;
+        let x = encode(&*self.exec, &k.activations, x)?;
         let y = output(y, how)?;
         matmul(&*self.exec, k, w.view(), w.rows(), x, self.spec.bias.as_deref(), y, how);
         Ok(())

@@ -135,7 +135,7 @@ struct Half<'a> {
 impl<'a> Half<'a> {
     fn new(op: &'a CpuFfn, m: &'a Matrix, bias: Option<&'a [f32]>, x: &'a Hidden) -> Result<Self> {
         let k = op.kernels.get(m.ty());
-        let x = x.encoded(k.activation).ok_or_else(|| Error::shape("ffn input", "encoded rows", "none"))?;
+        let x = x.encoded(k.activations.form).ok_or_else(|| Error::shape("ffn input", "encoded rows", "none"))?;
         Ok(Self { k, w: m.view(), bias, x })
     }
 
@@ -165,7 +165,7 @@ impl Run {
         let bits = active.host()?;
         // Both halves usually have one type, hence one encoding; if not, the second must not invalidate the first.
         for m in w.gate.iter().chain([&w.up]) {
-            encode(&*op.exec, &op.kernels, op.kernels.get(m.ty()).activation, x)?;
+            encode(&*op.exec, &op.kernels.get(m.ty()).activations, x)?;
         }
         let gate = w.gate.as_ref().map(|m| Half::new(op, m, w.gate_bias.as_deref(), x)).transpose()?;
         let up = Half::new(op, &w.up, w.up_bias.as_deref(), x)?;

@@ -1,6 +1,6 @@
 //! The table of kernels: for each quant type, how it is computed on this CPU.
 
-use crate::arch;
+use crate::{Activations, arch};
 use pi_core::{Error, QuantType, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub enum Isa {
     /// Plain code for any CPU, and exact: activations stay F32.
     Reference,
-    /// x86-64 with AVX2, FMA and F16C. Activations of quantised weights are encoded to 8 bits.
+    /// x86-64 with AVX2, FMA and F16C. Activations of quantised weights are encoded to 15 bits.
     Avx2,
 }
 
@@ -61,31 +61,61 @@ impl FromStr for Isa {
 /// the rest alone.
 #[derive(Debug, Clone, Copy)]
 pub struct TypeKernels {
-    /// The type that activations must be encoded to before [`dot`](Self::dot); F32 on the exact path.
-    pub activation: QuantType,
+    /// The form of activations beside which [`dot`](Self::dot) reads weights; F32 on the exact path.
+    pub activations: Activations,
     /// Scalar product of one weight row with one encoded row of activations.
     pub dot: fn(w: &[u8], x: &[u8]) -> f32,
     /// Four weight rows of equal length at once. Equal to four times [`dot`](Self::dot), to the bit.
     pub dot4: fn(w: [&[u8]; 4], x: &[u8]) -> [f32; 4],
+    /// Four weight rows with as many encoded rows as `y` has entries, which lie `row_bytes` apart in `x`: the blocked
+    /// product of prompts. Equal to [`dot4`](Self::dot4) for each, to the bit. Without it, operators call that.
+    pub tile: Option<Tile>,
     /// `y += a * decode(w)`.
     pub axpy: fn(w: &[u8], a: f32, y: &mut [f32]),
+    /// Four rows of equal length, one after the other. Equal to four times [`axpy`](Self::axpy), to the bit. Without it,
+    /// operators call that.
+    pub axpy4: Option<Axpy4>,
     /// Decodes a row, exactly as [`QuantInfo::decode`](pi_core::QuantInfo::decode).
     pub decode: fn(w: &[u8], out: &mut [f32]),
     /// Where this entry comes from, so that a silent fallback is seen.
     pub isa: Isa,
 }
 
-/// An encoder of activations.
-pub type Encode = fn(x: &[f32], out: &mut [u8]);
+/// See [`TypeKernels::tile`].
+pub type Tile = fn(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]);
+/// See [`TypeKernels::axpy4`].
+pub type Axpy4 = fn(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]);
+
+impl TypeKernels {
+    /// [`tile`](Self::tile), or what stands in for it.
+    #[inline]
+    pub fn tile(&self, w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
+        match (self.tile, y) {
+            (_, [y]) => *y = (self.dot4)(w, x),
+            (Some(tile), y) => tile(w, x, row_bytes, y),
+            (None, y) => y.iter_mut().enumerate().for_each(|(t, y)| {
+                *y = (self.dot4)(w, x.get(t * row_bytes..).unwrap_or(&[]));
+            }),
+        }
+    }
+
+    /// [`axpy4`](Self::axpy4), or what stands in for it.
+    #[inline]
+    pub fn axpy4(&self, w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
+        match self.axpy4 {
+            Some(axpy4) => axpy4(w, a, y),
+            None => w.into_iter().zip(a).for_each(|(w, a)| (self.axpy)(w, a, y)),
+        }
+    }
+}
 
 pub(crate) const TYPES: usize = QuantType::ALL.len();
 
-/// Kernels for every quant type, and encoders of activations.
+/// Kernels for every quant type.
 #[derive(Debug, Clone)]
 pub struct Kernels {
     isa: Isa,
     types: [TypeKernels; TYPES],
-    encode: [Encode; TYPES],
 }
 
 impl Kernels {
@@ -115,11 +145,7 @@ impl Kernels {
 
     /// The exact path on any CPU: for every type, activations stay F32, and rows are decoded and multiplied in f32.
     pub fn reference() -> Self {
-        Self {
-            isa: Isa::Reference,
-            types: arch::reference::kernels(),
-            encode: QuantType::ALL.map(|ty| ty.info().encode),
-        }
+        Self { isa: Isa::Reference, types: arch::reference::kernels() }
     }
 
     /// The same, but with `kernels` for `ty`.
@@ -128,22 +154,9 @@ impl Kernels {
         self
     }
 
-    /// The same, but with `encode` for activations of type `ty`. It must write what [`QuantInfo::encode`] writes.
-    ///
-    /// [`QuantInfo::encode`]: pi_core::QuantInfo::encode
-    pub fn with_encode(mut self, ty: QuantType, encode: Encode) -> Self {
-        self.encode[ty as usize] = encode;
-        self
-    }
-
     /// The kernels for weights of type `ty`.
     pub fn get(&self, ty: QuantType) -> &TypeKernels {
         &self.types[ty as usize]
-    }
-
-    /// The encoder of activations to type `ty`.
-    pub fn encode(&self, ty: QuantType) -> Encode {
-        self.encode[ty as usize]
     }
 
     /// The instruction set asked for. Single types may have fallen back to [`Isa::Reference`]: see [`TypeKernels::isa`].

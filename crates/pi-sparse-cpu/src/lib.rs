@@ -20,6 +20,7 @@
 //!
 //! What it does not do: read files, or decide which neurons belong to the CPU.
 
+mod activations;
 mod arch;
 mod attention;
 mod dense;
@@ -32,7 +33,8 @@ mod pool;
 mod rope;
 mod split;
 
+pub use activations::{Activations, Encode};
 pub use device::CpuDevice;
-pub use kernels::{Isa, Kernels, TypeKernels};
+pub use kernels::{Axpy4, Isa, Kernels, Tile, TypeKernels};
 pub use pool::Pool;
 pub use rope::Rope;

@@ -1,31 +1,35 @@
 //! Products of a weight matrix with encoded rows: the loop that all dense operators share.
 
-use crate::{Kernels, TypeKernels, split};
-use pi_core::{EncodedRows, Error, Executor, Hidden, MatrixView, QuantType, Result, Write};
+use crate::{Activations, TypeKernels, split};
+use pi_core::{EncodedRows, Error, Executor, Hidden, MatrixView, Result, Write};
 
 /// Tokens whose encoded inputs are kept in the nearest cache while a run of weight rows passes by.
-const TOKEN_BLOCK: usize = 16;
+const TOKEN_BLOCK: usize = 32;
+/// Bytes of encoded rows below which one thread encodes them all.
+const MIN_ENCODED: usize = 32 << 10;
 /// Bytes of weights below which a task is not worth handing to another thread.
 const MIN_TASK_BYTES: usize = 16 << 10;
 
 /// The rows of `x` in the form that a kernel wants beside its weights.
 ///
 /// # Errors
-/// If the rows are on a device that fails, or blocks do not divide them.
+/// If the rows are on a device that fails.
 pub(crate) fn encode<'a>(
     exec: &dyn Executor,
-    kernels: &Kernels,
-    activation: QuantType,
+    activations: &Activations,
     x: &'a mut Hidden,
 ) -> Result<EncodedRows<'a>> {
-    let dim = x.dim();
-    let what = || Error::Block { what: "activations".into(), cols: dim, ty: activation };
-    let row_bytes = activation.row_bytes(dim).ok_or_else(what)?;
-    let encode = kernels.encode(activation);
-    x.encode(activation, row_bytes, |rows, out| {
-        split::chunks(exec, out, row_bytes, |t, row| encode(&rows[t * dim..(t + 1) * dim], row));
+    let (dim, row_bytes) = (x.dim(), activations.row_bytes(x.dim()));
+    x.encode(activations.form, row_bytes, |rows, out| {
+        let encode = |t: usize, row: &mut [u8]| (activations.encode)(&rows[t * dim..(t + 1) * dim], row);
+        // a few rows are encoded sooner than another thread is told about them
+        if out.len() < MIN_ENCODED {
+            out.chunks_exact_mut(row_bytes).enumerate().for_each(|(t, row)| encode(t, row));
+        } else {
+            split::chunks(exec, out, row_bytes, encode);
+        }
     })?;
-    x.encoded(activation).ok_or_else(what)
+    x.encoded(activations.form).ok_or_else(|| Error::shape("activations", "encoded rows", "none"))
 }
 
 /// `y[t][r] = w.row(r) · x[t] + bias[r]`, or `+=`; `y` has rows of `rows` numbers, one per row of `x`.
@@ -43,25 +47,46 @@ pub(crate) fn matmul(
     let min = MIN_TASK_BYTES.div_ceil(w.row_bytes().max(1) * tokens.max(1));
     split::columns(exec, y, rows, 4, min, |mut part| {
         let range = part.range();
+        let mut out = [[0.0f32; 4]; TOKEN_BLOCK];
         for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
-            let block = t0..(t0 + TOKEN_BLOCK).min(tokens);
+            let out = &mut out[..TOKEN_BLOCK.min(tokens - t0)];
             for r in range.clone().step_by(4) {
                 let n = (range.end - r).min(4);
-                for t in block.clone() {
-                    let mut out = rows_dot(k, w, r, n, x.row(t));
+                rows_tile(k, w, r, n, x, t0, out);
+                let at = r - range.start;
+                for (t, out) in out.iter_mut().enumerate() {
                     if let Some(bias) = bias {
                         out.iter_mut().zip(&bias[r..r + n]).for_each(|(o, b)| *o += b);
                     }
-                    let at = r - range.start;
-                    let dst = &mut part.row(t)[at..at + n];
+                    let dst = &mut part.row(t0 + t)[at..at + n];
                     match how {
                         Write::Set => dst.copy_from_slice(&out[..n]),
-                        Write::Add => dst.iter_mut().zip(out).for_each(|(d, o)| *d += o),
+                        Write::Add => dst.iter_mut().zip(out).for_each(|(d, o)| *d += *o),
                     }
                 }
             }
         }
     });
+}
+
+/// Scalar products of the `n ≤ 4` rows from `r` on with the encoded rows from `t` on, as many as `out` has entries.
+#[inline]
+pub(crate) fn rows_tile(
+    k: &TypeKernels,
+    w: MatrixView<'_>,
+    r: usize,
+    n: usize,
+    x: EncodedRows<'_>,
+    t: usize,
+    out: &mut [[f32; 4]],
+) {
+    if n == 4 {
+        let rows = [w.row(r), w.row(r + 1), w.row(r + 2), w.row(r + 3)];
+        return k.tile(rows, x.from(t), x.row_bytes(), out);
+    }
+    for (i, out) in out.iter_mut().enumerate() {
+        (0..n).for_each(|j| out[j] = (k.dot)(w.row(r + j), x.row(t + i)));
+    }
 }
 
 /// Scalar products of the `n ≤ 4` rows from `r` on with one encoded row.

@@ -1,34 +1,45 @@
 //! Every kernel of every instruction set that this CPU has.
 
-use pi_core::{Error, QuantType};
-use pi_sparse_cpu::{Isa, Kernels, TypeKernels};
+use pi_core::{Error, Form, QuantType};
+use pi_sparse_cpu::{Activations, Isa, Kernels, TypeKernels};
 use pi_testkit::kernels::{Functions, check};
+
+fn functions(k: &TypeKernels) -> Functions {
+    let &TypeKernels { activations: a, dot, dot4, tile, axpy, axpy4, decode, .. } = k;
+    let plain = [Activations::F32, Activations::SPLIT15].into_iter().find(|p| p.form == a.form).expect("a known form");
+    let activations = pi_testkit::kernels::Activations {
+        block_len: a.block_len,
+        block_bytes: a.block_bytes,
+        encode: a.encode,
+        decode: a.decode,
+    };
+    Functions { activations, plain_encode: plain.encode, dot, dot4, tile, axpy, axpy4, decode }
+}
 
 #[test]
 fn the_kernels_of_every_instruction_set_compute_every_type() {
     for isa in Isa::available() {
         let kernels = Kernels::for_isa(isa).expect("available");
         for ty in QuantType::ALL {
-            let &TypeKernels { activation, dot, dot4, axpy, decode, .. } = kernels.get(ty);
-            let f = Functions { activation, encode: kernels.encode(activation), dot, dot4, axpy, decode };
-            check(ty, &f).unwrap_or_else(|e| panic!("{isa}: {e}"));
+            check(ty, &functions(kernels.get(ty))).unwrap_or_else(|e| panic!("{isa}: {e}"));
         }
     }
 }
 
 #[test]
 fn a_wrong_kernel_is_found_out() {
-    let kernels = Kernels::reference();
-    let &TypeKernels { activation, dot, dot4, axpy, decode, .. } = kernels.get(QuantType::Q4_0);
-    let good = Functions { activation, encode: kernels.encode(activation), dot, dot4, axpy, decode };
+    let good = functions(Kernels::reference().get(QuantType::Q4_0));
     check(QuantType::Q4_0, &good).expect("the reference");
+    let encode = |_: &[f32], out: &mut [u8]| out.fill(0);
     let wrong = [
         Functions { dot: |_, _| 0.0, ..good },
         Functions { dot4: |_, _| [1.0; 4], ..good },
+        Functions { tile: Some(|_, _, _, y| y.fill([1.0; 4])), ..good },
         Functions { axpy: |_, _, _| {}, ..good },
         Functions { axpy: |_, _, y| y.iter_mut().for_each(|y| *y += 1e-3), ..good },
+        Functions { axpy4: Some(|_, _, _| {}), ..good },
         Functions { decode: |_, out| out.fill(0.0), ..good },
-        Functions { encode: |_, out| out.fill(0), ..good },
+        Functions { activations: pi_testkit::kernels::Activations { encode, ..good.activations }, ..good },
     ];
     for (i, f) in wrong.iter().enumerate() {
         let e = check(QuantType::Q4_0, f).expect_err("it is wrong");
@@ -60,7 +71,7 @@ fn instruction_sets_have_names_and_say_when_they_are_missing() {
 fn the_reference_is_exact_and_avx2_covers_every_type_of_weights() {
     for ty in QuantType::ALL {
         let k = *Kernels::reference().get(ty);
-        assert_eq!((k.isa, k.activation), (Isa::Reference, QuantType::F32), "{ty}");
+        assert_eq!((k.isa, k.activations.form), (Isa::Reference, Form::F32), "{ty}");
     }
     if let Ok(kernels) = Kernels::for_isa(Isa::Avx2) {
         for ty in QuantType::ALL {

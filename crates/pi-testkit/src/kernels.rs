@@ -4,21 +4,29 @@
 //!
 //! ```
 //! use pi_core::QuantType;
-//! use pi_testkit::kernels::{Functions, check};
+//! use pi_testkit::kernels::{Activations, Functions, check};
 //!
 //! let ty = QuantType::Q4_0;
 //! let info = ty.info();
+//! let q8 = Activations {
+//!     block_len: 32,
+//!     block_bytes: 34,
+//!     encode: QuantType::Q8_0.info().encode,
+//!     decode: QuantType::Q8_0.info().decode,
+//! };
 //! let mine = Functions {
-//!     activation: info.activation,
-//!     encode: info.activation.info().encode,
+//!     activations: q8,
+//!     plain_encode: q8.encode,
 //!     dot: info.dot,
 //!     dot4: |w, x| w.map(|w| (QuantType::Q4_0.info().dot)(w, x)),
+//!     tile: None,
 //!     axpy: |w, a, y| {
 //!         let mut row = vec![0.0; w.len() / 18 * 32];
 //!         (QuantType::Q4_0.info().decode)(w, &mut row);
 //!         let whole = y.len() / 32 * 32;
 //!         y[..whole].iter_mut().zip(row).for_each(|(y, w)| *y += a * w);
 //!     },
+//!     axpy4: None,
 //!     decode: info.decode,
 //! };
 //! check(ty, &mine)?;
@@ -29,23 +37,45 @@ use crate::Random;
 use half::f16;
 use pi_core::QuantType;
 
+/// How a back end writes rows of activations: in blocks, the last of which may be filled up with zeros.
+#[derive(Clone, Copy, Debug)]
+pub struct Activations {
+    /// Numbers per block.
+    pub block_len: usize,
+    /// Bytes per block.
+    pub block_bytes: usize,
+    /// Writes a row.
+    pub encode: fn(&[f32], &mut [u8]),
+    /// Reads whole blocks.
+    pub decode: fn(&[u8], &mut [f32]),
+}
+
 /// How a back end computes one quant type. Rows are bytes at any alignment; every function stops at the shortest of its
 /// arguments in whole blocks and leaves the rest alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Functions {
-    /// The type that activations are encoded to before [`dot`](Self::dot).
-    pub activation: QuantType,
-    /// The encoder of activations. It must write the bytes of the plain one.
-    pub encode: fn(&[f32], &mut [u8]),
+    /// What stands beside weights in [`dot`](Self::dot).
+    pub activations: Activations,
+    /// A plain encoder of activations, which must write the same bytes.
+    pub plain_encode: fn(&[f32], &mut [u8]),
     /// Scalar product of a row of weights with a row of activations.
     pub dot: fn(&[u8], &[u8]) -> f32,
     /// Four rows at once; equal to four times [`dot`](Self::dot), to the bit.
     pub dot4: fn([&[u8]; 4], &[u8]) -> [f32; 4],
+    /// Four rows beside several rows of activations that lie so many bytes apart; equal to [`dot`](Self::dot), to the bit.
+    pub tile: Option<Tile>,
     /// `y += a * decode(w)`.
     pub axpy: fn(&[u8], f32, &mut [f32]),
+    /// Four rows, one after the other; equal to four times [`axpy`](Self::axpy), to the bit.
+    pub axpy4: Option<Axpy4>,
     /// Decodes exactly.
     pub decode: fn(&[u8], &mut [f32]),
 }
+
+/// See [`Functions::tile`].
+pub type Tile = fn([&[u8]; 4], &[u8], usize, &mut [[f32; 4]]);
+/// See [`Functions::axpy4`].
+pub type Axpy4 = fn([&[u8]; 4], [f32; 4], &mut [f32]);
 
 /// Fails unless `f` computes type `ty`: rows of all kinds of lengths, at odd addresses, with scales and codes at their
 /// limits, and cut anywhere.
@@ -62,8 +92,10 @@ pub fn check(ty: QuantType, f: &Functions) -> Result<(), String> {
     case.limits()?;
     case.large_sums()?;
     case.four_rows()?;
+    case.tiles()?;
     case.decoding()?;
     case.scaled_rows()?;
+    case.four_scaled_rows()?;
     case.encoding()?;
     case.cuts()
 }
@@ -151,13 +183,9 @@ fn tolerance(w: &[f32], x: &[f32]) -> f64 {
     magnitudes.sum::<f64>() * 4e-6 + 1e-30
 }
 
-/// The product, in f64 where activations are not of the usual type.
-fn plain_dot(ty: QuantType, activation: QuantType, w: &[u8], x: &[u8]) -> f64 {
-    if activation == ty.info().activation {
-        return f64::from((ty.info().dot)(w, x));
-    }
-    let pairs = decode(ty, w).into_iter().zip(decode(activation, x));
-    pairs.map(|(w, x)| f64::from(w) * f64::from(x)).sum()
+/// The product of decoded rows in f64.
+fn plain_dot(w: &[f32], x: &[f32]) -> f64 {
+    w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
 }
 
 /// NaN is within nothing.
@@ -183,17 +211,24 @@ impl Case<'_> {
         Err(format!("{}: {}", self.ty, what.as_ref()))
     }
 
-    /// Rows of `n` numbers are not whole blocks of activations for every type: then they are cut.
     fn activations(&self, x: &[f32]) -> Vec<u8> {
-        let info = self.f.activation.info();
-        let mut a = vec![0; x.len() / info.block_len * info.block_bytes];
-        (self.f.encode)(x, &mut a);
-        a
+        let a = &self.f.activations;
+        let mut bytes = vec![0xa5; x.len().div_ceil(a.block_len) * a.block_bytes];
+        (a.encode)(x, &mut bytes);
+        bytes
+    }
+
+    fn decoded(&self, bytes: &[u8]) -> Vec<f32> {
+        let a = &self.f.activations;
+        let mut x = vec![0.0; bytes.len() / a.block_bytes * a.block_len];
+        (a.decode)(bytes, &mut x);
+        x
     }
 
     fn product(&self, what: &str, w: &[u8], a: &[u8], slack: f64) -> Result<(), String> {
-        let (got, want) = ((self.f.dot)(w, a), plain_dot(self.ty, self.f.activation, w, a));
-        let tolerance = slack * tolerance(&decode(self.ty, w), &decode(self.f.activation, a));
+        let (w_numbers, x) = (decode(self.ty, w), self.decoded(a));
+        let (got, want) = ((self.f.dot)(w, a), plain_dot(&w_numbers, &x));
+        let tolerance = slack * tolerance(&w_numbers, &x);
         if within(f64::from(got), want, tolerance) {
             return Ok(());
         }
@@ -225,30 +260,27 @@ impl Case<'_> {
         Ok(())
     }
 
+    /// Codes at their limits, beside activations at theirs, of all signs.
     fn limits(&self) -> Result<(), String> {
-        let (ty, act) = (self.ty, self.f.activation);
-        if act != ty.info().activation || act == QuantType::F32 {
+        let mut rng = Random(7);
+        let info = self.ty.info();
+        if info.block_len == 1 {
             return Ok(());
         }
-        let mut rng = Random(7);
-        let row_bytes = |ty: QuantType| 512 / ty.info().block_len * ty.info().block_bytes;
         for w_byte in [0x00, 0x7f, 0x80, 0x88, 0xff] {
-            let mut w = vec![w_byte; row_bytes(ty)];
-            set_scales(ty, &mut w, || 1.0);
-            for a_byte in [0x00, 0x01, 0x7f, 0x80, 0xff] {
-                let mut a = vec![a_byte; row_bytes(act)];
-                set_scales(act, &mut a, || 1.0);
-                let (got, want) = (f64::from((self.f.dot)(&w, &a)), f64::from((ty.info().dot)(&w, &a)));
-                if !within(got, want, want.abs() * 1e-6) {
-                    return self.fail(format!("codes {w_byte:#x} and {a_byte:#x}: {got} instead of {want}"));
-                }
+            let mut w = vec![w_byte; 512 / info.block_len * info.block_bytes];
+            set_scales(self.ty, &mut w, || 1.0);
+            for signs in [0u64, u64::MAX, 0x5555_5555_5555_5555, rng.bits()] {
+                let x: Vec<f32> = (0..512).map(|i| if signs >> (i % 64) & 1 == 1 { -2.5 } else { 2.5 }).collect();
+                let what = format!("codes {w_byte:#x} and the largest activations with signs {signs:#x}");
+                self.product(&what, &w, &self.activations(&x), 1.0)?;
             }
         }
-        // codes and sums that no encoder writes: sums reach 32767, where those of 16 codes cannot pass 2032
+        // whatever the bytes, nothing may panic
         for _ in 0..50 {
-            let w = random_row(ty, 512 / ty.info().block_len, &mut rng);
-            let a = random_row(act, 512 / act.info().block_len, &mut rng);
-            self.product("codes and sums that no encoder writes", &w, &a, 40.0)?;
+            let w = bytes(&mut rng, 512 / info.block_len * info.block_bytes);
+            let a = &self.f.activations;
+            (self.f.dot)(&w, &bytes(&mut rng, 512usize.div_ceil(a.block_len) * a.block_bytes));
         }
         Ok(())
     }
@@ -282,6 +314,67 @@ impl Case<'_> {
             equal(w, &a[..a.len() / 2])?;
             w[2] = &w[2][..w[2].len() / 2];
             equal(w, &a)?;
+        }
+        Ok(())
+    }
+
+    /// All numbers of tokens from none to more than any kernel takes at a time, at any distance.
+    fn tiles(&self) -> Result<(), String> {
+        let Some(tile) = self.f.tile else { return Ok(()) };
+        let mut rng = Random(12);
+        for (round, blocks) in self.block_counts().into_iter().enumerate() {
+            let n = blocks * self.ty.info().block_len;
+            let rows: [_; 4] = std::array::from_fn(|i| Unaligned::new(&random_row(self.ty, blocks, &mut rng), i));
+            let mut w = [0, 1, 2, 3].map(|i| rows[i].row());
+            let tokens = [0, 1, 2, 3, 5, 31, 33, 70][round % 8];
+            let row_bytes = self.activations(&vec![0.0; n]).len() + round % 3 * 64;
+            let mut x = vec![0x5a; tokens * row_bytes];
+            for x in x.chunks_mut(row_bytes.max(1)) {
+                let a = self.activations(&normals(&mut rng, n, 1.0));
+                x[..a.len()].copy_from_slice(&a);
+            }
+            let equal = |w: [&[u8]; 4], x: &[u8]| {
+                let mut got = vec![[7.0; 4]; tokens];
+                tile(w, x, row_bytes, &mut got);
+                for (t, got) in got.iter().enumerate() {
+                    let want = w.map(|w| (self.f.dot)(w, x.get(t * row_bytes..).unwrap_or(&[])));
+                    if got.map(f32::to_bits) != want.map(f32::to_bits) {
+                        return self.fail(format!(
+                            "token {t} of {tokens} in a tile of {blocks} blocks: {got:?}, one at a time {want:?}"
+                        ));
+                    }
+                }
+                Ok(())
+            };
+            // the rows of the last token end where `x` ends; the others go on in the next, so only the last may be longer
+            equal(w, &x)?;
+            w[1] = &w[1][..w[1].len() / 2];
+            equal(w, &x)?;
+        }
+        Ok(())
+    }
+
+    fn four_scaled_rows(&self) -> Result<(), String> {
+        let Some(axpy4) = self.f.axpy4 else { return Ok(()) };
+        let mut rng = Random(13);
+        for blocks in self.block_counts() {
+            let rows: [_; 4] = std::array::from_fn(|i| Unaligned::new(&random_row(self.ty, blocks, &mut rng), i));
+            let mut w = [0, 1, 2, 3].map(|i| rows[i].row());
+            let before = normals(&mut rng, blocks * self.ty.info().block_len, 1.0);
+            let equal = |w: [&[u8]; 4], len: usize| {
+                let (mut four, mut one) = (before[..len].to_vec(), before[..len].to_vec());
+                let a = [1.0, -0.37, 0.0, 7e3];
+                axpy4(w, a, &mut four);
+                w.into_iter().zip(a).for_each(|(w, a)| (self.f.axpy)(w, a, &mut one));
+                if four.iter().zip(&one).all(|(a, b)| a.to_bits() == b.to_bits()) {
+                    return Ok(());
+                }
+                self.fail(format!("four scaled rows of {blocks} blocks differ from one at a time"))
+            };
+            equal(w, before.len())?;
+            equal(w, before.len() / 2)?;
+            w[2] = &w[2][..w[2].len() / 2];
+            equal(w, before.len())?;
         }
         Ok(())
     }
@@ -345,12 +438,11 @@ impl Case<'_> {
             f32::NAN,
         ];
         let mut rng = Random(5);
-        let act = self.f.activation;
         let equal = |x: &[f32]| {
-            let want = encode(act, x);
-            let mut got = vec![0xa5; want.len()];
-            (self.f.encode)(x, &mut got);
-            if got == want { Ok(()) } else { self.fail(format!("other bytes for activations as {act}: {x:?}")) }
+            let got = self.activations(x);
+            let mut want = vec![0x5a; got.len()];
+            (self.f.plain_encode)(x, &mut want);
+            if got == want { Ok(()) } else { self.fail(format!("other bytes for activations: {x:?}")) }
         };
         for round in 0..200 {
             let mut x = normals(&mut rng, round % 4 * 256, [1.0, 1e-3, 1e5, 1e-37, 1e-41][round % 5]);
@@ -377,15 +469,15 @@ impl Case<'_> {
     /// Slices that end within a block are cut to whole blocks, and nothing is written beyond.
     fn cuts(&self) -> Result<(), String> {
         let mut rng = Random(6);
-        let (info, act) = (self.ty.info(), self.f.activation.info());
+        let (info, act) = (self.ty.info(), &self.f.activations);
         let w = random_row(self.ty, 768 / info.block_len, &mut rng);
         let a = self.activations(&normals(&mut rng, 768, 1.0));
         for _ in 0..60 {
             let (wn, an, yn) = (rng.below(w.len() + 1), rng.below(a.len() + 1), rng.below(800));
             let n = (wn / info.block_bytes * info.block_len).min(an / act.block_bytes * act.block_len);
-            let n = n - n % info.block_len.max(act.block_len);
+            let n = n - n % info.block_len;
             let got = (self.f.dot)(&w[..wn], &a[..an]);
-            let whole = (&w[..n / info.block_len * info.block_bytes], &a[..n / act.block_len * act.block_bytes]);
+            let whole = (&w[..n / info.block_len * info.block_bytes], &a[..n.div_ceil(act.block_len) * act.block_bytes]);
             let want = (self.f.dot)(whole.0, whole.1);
             if got.to_bits() != want.to_bits() {
                 return self.fail(format!("the product of {wn} and {an} bytes: {got} instead of {want}"));

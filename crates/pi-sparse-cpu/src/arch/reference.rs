@@ -3,7 +3,10 @@
 //! Nothing here is written for a particular CPU, but the loops are such that compilers turn them into vector code: a part
 //! of a row is decoded to a small buffer, and products go to lanes that do not depend on each other.
 
-use crate::kernels::{Isa, TYPES, TypeKernels};
+use crate::{
+    Activations,
+    kernels::{Isa, TYPES, TypeKernels},
+};
 use pi_core::QuantType;
 
 /// Numbers decoded at a time: a multiple of every block length.
@@ -37,10 +40,12 @@ pub(crate) fn kernels() -> [TypeKernels; TYPES] {
 
 fn of<const T: usize>() -> TypeKernels {
     TypeKernels {
-        activation: QuantType::F32,
+        activations: Activations::F32,
         dot: dot::<T>,
         dot4: |w, x| w.map(|w| dot::<T>(w, x)),
+        tile: None,
         axpy: axpy::<T>,
+        axpy4: None,
         decode: QuantType::ALL[T].info().decode,
         isa: Isa::Reference,
     }

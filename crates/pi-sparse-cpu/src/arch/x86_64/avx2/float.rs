@@ -1,82 +1,189 @@
 //! F32, F16 and BF16 with F32.
 
 use super::lanes::*;
-use super::rows::add_scaled;
+use super::rows;
 use crate::kernels::TypeKernels;
 use std::arch::x86_64::*;
 
-/// A row of `N`-byte numbers, eight at a time. `f` gets eight numbers as f32, as many activations, and how many of them
-/// there are; the last eight are filled up with zeros.
+/// Numbers that are decoded at a time for a tile.
+const PART: usize = 256;
+/// Tokens that pass by a decoded part before the next is made.
+const TOKENS: usize = 30;
+
+/// Rows of `N`-byte numbers beside f32 activations, eight at a time with one sum in each lane. The last eight are filled up
+/// with zeros.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn dot<const N: usize>(w: &[u8], x: &[u8], read: impl Fn(&[[u8; N]; 8]) -> __m256) -> f32 {
-    let (w, x) = (w.as_chunks::<N>().0, x.as_chunks::<4>().0);
-    let n = w.len().min(x.len());
-    let (w, x) = (&w[..n], &x[..n]);
-    let (w32, w_rest) = w.as_chunks::<32>();
-    let (x32, x_rest) = x.as_chunks::<32>();
-    let mut acc = [_mm256_setzero_ps(); 4];
-    for (w, x) in w32.iter().zip(x32) {
-        for i in 0..4 {
-            acc[i] = _mm256_fmadd_ps(read(&w.as_chunks().0[i]), load_bytes(&x.as_chunks().0[i]), acc[i]);
+fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&[[u8; N]; 8]) -> __m256) -> [f32; R] {
+    let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
+    let x = x.as_chunks::<4>().0;
+    let n = w.iter().fold(x.len(), |n, w| n.min(w.len()));
+    let (eights, rest) = (n / 8, n % 8);
+    let mut acc = [_mm256_setzero_ps(); R];
+    let whole = w.map(|w| &w.as_chunks::<8>().0[..eights]);
+    for (i, x) in x.as_chunks::<8>().0[..eights].iter().enumerate() {
+        let x = load_bytes(x);
+        for r in 0..R {
+            acc[r] = _mm256_fmadd_ps(read(&whole[r][i]), x, acc[r]);
         }
     }
-    for (w, x) in w_rest.chunks(8).zip(x_rest.chunks(8)) {
-        let (mut w8, mut x8) = ([[0; N]; 8], [[0; 4]; 8]);
-        w8[..w.len()].copy_from_slice(w);
-        x8[..x.len()].copy_from_slice(x);
-        acc[0] = _mm256_fmadd_ps(read(&w8), load_bytes(&x8), acc[0]);
+    if rest > 0 {
+        let x = load_bytes(&filled_up(&x[n - rest..n]));
+        for r in 0..R {
+            acc[r] = _mm256_fmadd_ps(read(&filled_up(&w[r][n - rest..n])), x, acc[r]);
+        }
     }
-    sum(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])))
+    let mut y = [0.0; R];
+    for r in 0..R {
+        y[r] = sum(acc[r]);
+    }
+    y
 }
 
-/// Calls `f` with eight numbers and their places in `y`; at the end with a copy, of which only what there is counts.
+/// Up to eight numbers, then zeros.
+#[inline(always)]
+fn filled_up<const N: usize>(few: &[[u8; N]]) -> [[u8; N]; 8] {
+    let mut eight = [[0; N]; 8];
+    eight[..few.len()].copy_from_slice(few);
+    eight
+}
+
+/// Four rows of equal length with several rows of activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn update<const N: usize>(
-    w: &[u8],
+fn tile<const N: usize>(
+    w: [&[u8]; 4],
+    (x, row_bytes): (&[u8], usize),
+    y: &mut [[f32; 4]],
+    read: impl Fn(&[[u8; N]; 8]) -> __m256,
+) {
+    let w: [&[[u8; N]]; 4] = w.map(|w| w.as_chunks().0);
+    let len = w[0].len();
+    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+        let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
+        let mut totals = [[_mm256_setzero_ps(); 4]; TOKENS];
+        for from in (0..len).step_by(PART) {
+            let n = (len - from).min(PART);
+            let mut panel = [[_mm256_setzero_ps(); 4]; PART / 8];
+            for (i, panel) in panel.iter_mut().enumerate().take(n.div_ceil(8)) {
+                for r in 0..4 {
+                    let w = &w[r][from + 8 * i..(from + 8 * i + 8).min(len)];
+                    panel[r] = match w.first_chunk() {
+                        Some(eight) => read(eight),
+                        None => read(&filled_up(w)),
+                    };
+                }
+            }
+            let row = |t: usize| -> &[[u8; 4]] {
+                let x = x.get(t * row_bytes + 4 * from..).unwrap_or(&[]).as_chunks().0;
+                &x[..n.min(x.len())]
+            };
+            let (threes, rest) = totals[..y.len()].as_chunks_mut::<3>();
+            for (t, totals) in threes.iter_mut().enumerate() {
+                pass(&panel, [row(3 * t), row(3 * t + 1), row(3 * t + 2)], totals);
+            }
+            for (t, totals) in rest.iter_mut().enumerate() {
+                pass(&panel, [row(threes.len() * 3 + t)], std::array::from_mut(totals));
+            }
+        }
+        for (y, totals) in y.iter_mut().zip(totals) {
+            *y = [sum(totals[0]), sum(totals[1]), sum(totals[2]), sum(totals[3])];
+        }
+    }
+}
+
+/// Tokens beside four decoded rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pass<const T: usize>(panel: &[[__m256; 4]; PART / 8], x: [&[[u8; 4]]; T], totals: &mut [[__m256; 4]; T]) {
+    let mut acc = *totals;
+    let n = x.iter().fold(PART, |n, x| n.min(x.len()));
+    let whole = x.map(|x| &x.as_chunks::<8>().0[..n / 8]);
+    for (i, panel) in panel.iter().enumerate().take(n / 8) {
+        for t in 0..T {
+            let x = load_bytes(&whole[t][i]);
+            for r in 0..4 {
+                acc[t][r] = _mm256_fmadd_ps(panel[r], x, acc[t][r]);
+            }
+        }
+    }
+    if n % 8 > 0 {
+        for t in 0..T {
+            let x = load_bytes(&filled_up(&x[t][n / 8 * 8..n]));
+            for r in 0..4 {
+                acc[t][r] = _mm256_fmadd_ps(panel[n / 8][r], x, acc[t][r]);
+            }
+        }
+    }
+    *totals = acc;
+}
+
+/// Calls `f` with eight numbers of each row and their place in `y`; at the end with copies, of which only what there is
+/// counts.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn update<const R: usize, const N: usize>(
+    w: [&[u8]; R],
     y: &mut [f32],
     read: impl Fn(&[[u8; N]; 8]) -> __m256,
-    f: impl Fn(__m256, &mut [f32; 8]),
+    f: impl Fn([__m256; R], &mut [f32; 8]),
 ) {
-    let w = w.as_chunks::<N>().0;
-    let n = w.len().min(y.len());
-    let (w8, w_rest) = w[..n].as_chunks::<8>();
+    let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
+    let n = w.iter().fold(y.len(), |n, w| n.min(w.len()));
+    let whole = w.map(|w| &w.as_chunks::<8>().0[..n / 8]);
     let (y8, y_rest) = y[..n].as_chunks_mut::<8>();
-    for (w, y) in w8.iter().zip(y8) {
-        f(read(w), y);
+    for (i, y) in y8.iter_mut().enumerate() {
+        let mut v = [_mm256_setzero_ps(); R];
+        for r in 0..R {
+            v[r] = read(&whole[r][i]);
+        }
+        f(v, y);
     }
-    let (mut w, mut y) = ([[0; N]; 8], [0.0; 8]);
-    w[..w_rest.len()].copy_from_slice(w_rest);
-    y[..y_rest.len()].copy_from_slice(y_rest);
-    f(read(&w), &mut y);
-    y_rest.copy_from_slice(&y[..y_rest.len()]);
+    if !y_rest.is_empty() {
+        let mut v = [_mm256_setzero_ps(); R];
+        for r in 0..R {
+            v[r] = read(&filled_up(&w[r][n / 8 * 8..n]));
+        }
+        let mut y = [0.0; 8];
+        y[..y_rest.len()].copy_from_slice(y_rest);
+        f(v, &mut y);
+        y_rest.copy_from_slice(&y[..y_rest.len()]);
+    }
 }
 
 macro_rules! float_kernels {
     ($name:ident, $bytes:literal, $read:ident) => {
         pub(super) const $name: TypeKernels = {
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn row(w: &[u8], x: &[u8]) -> f32 {
-                dot(w, x, |b: &[[u8; $bytes]; 8]| $read(b))
+            #[inline]
+            fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
+                super::float::dots(w, x, |b: &[[u8; $bytes]; 8]| $read(b))
             }
 
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn rows(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
-                [row(w[0], x), row(w[1], x), row(w[2], x), row(w[3], x)]
+            #[inline]
+            fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
+                super::float::tile(w, (x, row_bytes), y, |b: &[[u8; $bytes]; 8]| $read(b));
             }
 
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn axpy(w: &[u8], a: f32, y: &mut [f32]) {
-                update(w, y, |b: &[[u8; $bytes]; 8]| $read(b), |v, y| add_scaled(y, a, v));
+            #[inline]
+            fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
+                let read = |b: &[[u8; $bytes]; 8]| $read(b);
+                update(w, y, read, |v, y| {
+                    let mut sum = load(y);
+                    for r in 0..R {
+                        sum = _mm256_fmadd_ps(_mm256_set1_ps(a[r]), v[r], sum);
+                    }
+                    store(y, sum);
+                });
             }
 
             #[target_feature(enable = "avx2,fma,f16c")]
             fn decode(w: &[u8], out: &mut [f32]) {
-                update(w, out, |b: &[[u8; $bytes]; 8]| $read(b), |v, out| store(out, v));
+                update([w], out, |b: &[[u8; $bytes]; 8]| $read(b), |[v], out| store(out, v));
             }
 
-            super::kernel_table!(F32, row, rows, axpy, decode)
+            rows::row_kernels!(F32)
         };
     };
 }

@@ -1,10 +1,12 @@
-//! IQ4_XS with Q8_K. Layout: see `pi_core::quant`.
+//! IQ4_XS. Layout: see `pi_core::quant`.
 
-use super::iq4_nl::{products, values};
+use super::iq4_nl::values;
 use super::lanes::*;
+use super::large::{Head, Table};
+use crate::activations::SUMS;
 use std::arch::x86_64::*;
 
-super::block_kernels!(Q8_K, 136, 292, 256);
+super::large::large_kernels!(136, 0, SUMS);
 
 /// Scales from −32 to 31, in 16 bits.
 #[target_feature(enable = "avx2")]
@@ -20,25 +22,35 @@ fn scales(w: &[u8; 136]) -> __m128i {
     _mm_sub_epi16(_mm_or_si128(low, high), _mm_set1_epi16(32))
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn product(w: &[u8; 136], x: &[u8; 292], acc: __m256) -> __m256 {
-    let scales = _mm256_broadcastsi128_si256(scales(w));
-    let mut sums = _mm256_setzero_si256();
-    for i in 0..8 {
-        let p = products(values(load16(w, 8 + 16 * i)), load32(x, 4 + 32 * i));
-        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(p, spread(scales, i)));
-    }
-    add_scaled_i32(acc, _mm256_mul_ps(half_all(w, 0), float_all(x, 0)), sums)
+fn prepare(w: &[u8; 136]) -> __m256i {
+    _mm256_broadcastsi128_si256(scales(w))
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn numbers(w: &[u8; 136], mut emit: impl FnMut(usize, __m256)) {
+fn head(w: &[u8; 136]) -> Head<0> {
+    Head { scale: half_all(w, 0), mins: [] }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn table(w: &[u8; 136]) -> Table {
     let mut scales_of = [0.0; 8];
     store(&mut scales_of, _mm256_mul_ps(half_all(w, 0), _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(scales(w)))));
-    for (i, scale) in scales_of.into_iter().enumerate() {
-        let scale = _mm256_set1_ps(scale);
-        widen(values(load16(w, 8 + 16 * i)), 4 * i, |i, q| emit(i, _mm256_mul_ps(scale, q)));
-    }
+    Table { scales: std::array::from_fn(|i| scales_of[i / 2]), mins: [0.0; 16] }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn bytes(w: &[u8; 136], i: usize) -> __m256i {
+    values(load16(w, 8 + 16 * i))
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn codes(w: &[u8; 136], scales: __m256i, i: usize) -> [__m256i; 2] {
+    let scale = spread(scales, i);
+    signed(bytes(w, i)).map(|v| _mm256_mullo_epi16(v, scale))
 }

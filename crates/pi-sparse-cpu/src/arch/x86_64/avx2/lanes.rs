@@ -105,18 +105,32 @@ pub(super) fn sum_i32(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0b10_11_00_01)))
 }
 
+/// The number at byte `at` in the first lane, zeros in the others.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn first_float<const B: usize>(b: &[u8; B], at: usize) -> __m256 {
+    _mm256_zextps128_ps256(_mm_set_ss(float_at(b, at)))
+}
+
+/// 32 unsigned bytes as 16-bit numbers: the even ones, the odd ones.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn unsigned(v: __m256i) -> [__m256i; 2] {
+    [_mm256_and_si256(v, _mm256_set1_epi16(255)), _mm256_srli_epi16(v, 8)]
+}
+
+/// 32 signed bytes as 16-bit numbers: the even ones, the odd ones.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn signed(v: __m256i) -> [__m256i; 2] {
+    [_mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8), _mm256_srai_epi16(v, 8)]
+}
+
 /// `scale * v + acc`, for eight integers.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 pub(super) fn add_scaled_i32(acc: __m256, scale: __m256, v: __m256i) -> __m256 {
     _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(v), acc)
-}
-
-/// Sums of pairs of 16-bit numbers, in 32 bits.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn pairs(v: __m256i) -> __m256i {
-    _mm256_madd_epi16(v, _mm256_set1_epi16(1))
 }
 
 /// The low halves of 16 bytes, then their high halves.

@@ -1,7 +1,7 @@
 //! Kernels for AVX2, FMA and F16C.
 //!
-//! Each type's file says how one block meets one block of activations (`product`) and what its numbers are (`numbers`);
-//! `rows` makes rows of that. Functions that use the instructions carry `#[target_feature]`, so that only code with the same
+//! Each type's file says what the codes, scales and numbers of one block are; `small` (blocks of 32), `large` (blocks of 256)
+//! and `float` make kernels of that. Functions that use the instructions carry `#[target_feature]`, so that only code with the same
 //! features, or an `unsafe` block, can call them. The only such blocks are the entries of the tables made here, which
 //! [`kernels`] hands out after asking the CPU, and the loads and stores in `lanes`, whose lengths are in their types.
 #![allow(unsafe_code)]
@@ -11,6 +11,7 @@ mod float;
 mod iq4_nl;
 mod iq4_xs;
 mod lanes;
+mod large;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -22,9 +23,14 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod rows;
+mod small;
 
-use crate::kernels::Kernels;
+use crate::{Activations, kernels::Kernels};
+use encode::SPLIT15;
 use pi_core::QuantType;
+
+/// Activations beside float weights.
+const F32: Activations = Activations::F32;
 
 /// True if this CPU can run what is here.
 pub(crate) fn is_available() -> bool {
@@ -53,67 +59,24 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
         (QuantType::IQ4_NL, iq4_nl::KERNELS),
         (QuantType::IQ4_XS, iq4_xs::KERNELS),
     ];
-    let kernels = types.into_iter().fold(base, |all, (ty, kernels)| all.with(ty, kernels));
-    let encoders = [(QuantType::Q8_0, encode::Q8_0), (QuantType::Q8_1, encode::Q8_1), (QuantType::Q8_K, encode::Q8_K)];
-    Some(encoders.into_iter().fold(kernels, |all, (ty, encode)| all.with_encode(ty, encode)))
+    Some(types.into_iter().fold(base, |all, (ty, kernels)| all.with(ty, kernels)))
 }
-
-/// The `KERNELS` of a type whose file has `product` and `numbers`: the type of activations, then bytes per block of
-/// weights, bytes per block of activations, and numbers per block; then a last look at a product and its rows, if any.
-macro_rules! block_kernels {
-    ($activation:ident, $w:literal, $x:literal, $n:literal) => {
-        super::block_kernels!($activation, $w, $x, $n, super::rows::as_it_is);
-    };
-    ($activation:ident, $w:literal, $x:literal, $n:literal, $finish:path) => {
-        pub(super) const KERNELS: crate::kernels::TypeKernels = {
-            use super::rows;
-            use std::arch::x86_64::__m256;
-
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn dot(w: &[u8], x: &[u8]) -> f32 {
-                $finish(rows::dot(w, x, |w: &[u8; $w], x: &[u8; $x], acc: __m256| product(w, x, acc)), w, x)
-            }
-
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn dot4(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
-                let mut y = rows::dot4(w, x, |w: &[u8; $w], x: &[u8; $x], acc: __m256| product(w, x, acc));
-                for i in 0..4 {
-                    y[i] = $finish(y[i], w[i], x);
-                }
-                y
-            }
-
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn axpy(w: &[u8], a: f32, y: &mut [f32]) {
-                rows::update(w, y, |w: &[u8; $w], y: &mut [f32; $n]| {
-                    numbers(w, |i, v| rows::add_scaled(&mut y.as_chunks_mut().0[i], a, v));
-                });
-            }
-
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn decode(w: &[u8], out: &mut [f32]) {
-                rows::update(w, out, |w: &[u8; $w], out: &mut [f32; $n]| {
-                    numbers(w, |i, v| super::lanes::store(&mut out.as_chunks_mut().0[i], v));
-                });
-            }
-
-            super::kernel_table!($activation, dot, dot4, axpy, decode)
-        };
-    };
-}
-use block_kernels;
 
 /// A [`TypeKernels`](crate::kernels::TypeKernels) of functions with these target features.
 macro_rules! kernel_table {
-    ($activation:ident, $dot:expr, $dot4:expr, $axpy:expr, $decode:expr) => {
+    ($activations:ident, $dot:expr, $dot4:expr, $tile:expr, $axpy:expr, $axpy4:expr, $decode:expr) => {
         crate::kernels::TypeKernels {
-            activation: pi_core::QuantType::$activation,
+            activations: super::$activations,
             // SAFETY: entries leave this module only through `kernels`, after the CPU was found to have the features.
             dot: |w, x| unsafe { $dot(w, x) },
             // SAFETY: as above.
             dot4: |w, x| unsafe { $dot4(w, x) },
             // SAFETY: as above.
+            tile: Some(|w, x, row_bytes, y| unsafe { $tile(w, x, row_bytes, y) }),
+            // SAFETY: as above.
             axpy: |w, a, y| unsafe { $axpy(w, a, y) },
+            // SAFETY: as above.
+            axpy4: Some(|w, a, y| unsafe { $axpy4(w, a, y) }),
             // SAFETY: as above.
             decode: |w, out| unsafe { $decode(w, out) },
             isa: crate::kernels::Isa::Avx2,

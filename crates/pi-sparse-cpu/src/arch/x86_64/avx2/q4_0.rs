@@ -1,18 +1,25 @@
-//! Q4_0 with Q8_0. Layout: see `pi_core::quant`.
+//! Q4_0. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
 use std::arch::x86_64::*;
 
-super::block_kernels!(Q8_0, 18, 34, 32);
+super::small::small_kernels!(18);
 
-/// Codes are taken as 0…15, and eight times the activations subtracted: so no byte of activations can overflow.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn product(w: &[u8; 18], x: &[u8; 34], acc: __m256) -> __m256 {
-    let codes = load32(x, 2);
-    let raised = _mm256_maddubs_epi16(halves(load16(w, 2)), codes);
-    let sums = _mm256_sub_epi16(raised, _mm256_maddubs_epi16(_mm256_set1_epi8(8), codes));
-    add_scaled_i32(acc, _mm256_mul_ps(half_all(w, 0), half_all(x, 0)), pairs(sums))
+fn codes(w: &[u8; 18]) -> [__m256i; 2] {
+    unsigned(halves(load16(w, 2))).map(|v| _mm256_sub_epi16(v, _mm256_set1_epi16(8)))
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn scale(w: &[u8; 18]) -> __m256 {
+    half_all(w, 0)
+}
+
+#[inline(always)]
+fn min(_: &[u8; 18]) -> Option<__m256> {
+    None
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

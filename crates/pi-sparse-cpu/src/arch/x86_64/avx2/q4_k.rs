@@ -1,9 +1,11 @@
-//! Q4_K with Q8_K. Layout: see `pi_core::quant`.
+//! Q4_K. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
+use super::large::{Head, Table};
+use crate::activations::SUMS;
 use std::arch::x86_64::*;
 
-super::block_kernels!(Q8_K, 144, 292, 256);
+super::large::large_kernels!(144, 1, SUMS);
 
 /// The 6-bit scales and minima of eight groups, from the 12 bytes at byte 4 of a block of Q4_K or Q5_K.
 #[inline(always)]
@@ -25,69 +27,50 @@ fn widen_twice(bytes: [u8; 8]) -> __m256i {
     _mm256_broadcastsi128_si256(v)
 }
 
-/// The product of a block of Q4_K or Q5_K with one of Q8_K. `pair(i)` gives the codes of groups `2 i` and `2 i + 1`.
-#[target_feature(enable = "avx2,fma,f16c")]
+/// Scales of the groups of a block of Q4_K or Q5_K.
+#[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn product_of<const B: usize>(
-    w: &[u8; B],
-    x: &[u8; 292],
-    acc: __m256,
-    pair: impl Fn(usize) -> (__m256i, __m256i),
-) -> __m256 {
-    let (scales, mins) = scales_and_mins(w);
-    let (scales, mins) = (widen_twice(scales), widen_twice(mins));
-    let mut sums = _mm256_setzero_si256();
-    for i in 0..4 {
-        let (a, b) = pair(i);
-        let a = _mm256_madd_epi16(_mm256_maddubs_epi16(a, load32(x, 4 + 64 * i)), spread(scales, 2 * i));
-        let b = _mm256_madd_epi16(_mm256_maddubs_epi16(b, load32(x, 36 + 64 * i)), spread(scales, 2 * i + 1));
-        sums = _mm256_add_epi32(sums, _mm256_add_epi32(a, b));
-    }
-    // a minimum counts for two of the sums over 16 activations
-    let twice = _mm256_setr_epi8(
-        0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9, 8, 9, 10, 11, 10, 11, 12, 13, 12, 13, 14, 15, 14, 15,
-    );
-    let min_sums = _mm256_madd_epi16(_mm256_shuffle_epi8(mins, twice), load32(x, 260));
-    let d = float_all(x, 0);
-    let acc = add_scaled_i32(acc, _mm256_mul_ps(d, half_all(w, 0)), sums);
-    _mm256_fnmadd_ps(_mm256_mul_ps(d, half_all(w, 2)), _mm256_cvtepi32_ps(min_sums), acc)
+pub(super) fn prepare<const B: usize>(w: &[u8; B]) -> __m256i {
+    widen_twice(scales_and_mins(w).0)
 }
 
-/// The numbers of a block of Q4_K or Q5_K.
-#[target_feature(enable = "avx2,fma,f16c")]
+/// What a block of Q4_K or Q5_K is beside its codes.
+#[target_feature(enable = "avx2,f16c")]
 #[inline]
-pub(super) fn numbers_of<const B: usize>(
-    w: &[u8; B],
-    pair: impl Fn(usize) -> (__m256i, __m256i),
-    mut emit: impl FnMut(usize, __m256),
-) {
+pub(super) fn head<const B: usize>(w: &[u8; B]) -> Head<1> {
+    let mins = _mm_cvtsi64_si128(i64::from_le_bytes(scales_and_mins(w).1));
+    let mins = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(mins));
+    Head { scale: half_all(w, 0), mins: [_mm256_mul_ps(half_all(w, 2), mins)] }
+}
+
+/// Scales and minima of a block of Q4_K or Q5_K.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn table<const B: usize>(w: &[u8; B]) -> Table {
     let (d, dmin) = (half_at(w, 0), half_at(w, 2));
     let (scales, mins) = scales_and_mins(w);
-    for i in 0..4 {
-        let (a, b) = pair(i);
-        for (codes, group) in [(a, 2 * i), (b, 2 * i + 1)] {
-            let scale = _mm256_set1_ps(d * f32::from(scales[group]));
-            let min = _mm256_set1_ps(dmin * f32::from(mins[group]));
-            widen(codes, 4 * group, |i, q| emit(i, _mm256_sub_ps(_mm256_mul_ps(scale, q), min)));
-        }
+    Table {
+        scales: std::array::from_fn(|i| d * f32::from(scales[i / 2])),
+        mins: std::array::from_fn(|i| dmin * f32::from(mins[i / 2])),
     }
+}
+
+/// Unsigned bytes of group `i`, times its scale.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn scaled(bytes: __m256i, scales: __m256i, i: usize) -> [__m256i; 2] {
+    let scale = spread(scales, i);
+    unsigned(bytes).map(|v| _mm256_mullo_epi16(v, scale))
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn pair(w: &[u8; 144], i: usize) -> (__m256i, __m256i) {
-    let q = load32(w, 16 + 32 * i);
-    (shift_mask(q, 0, 15), shift_mask(q, 4, 15))
+fn bytes(w: &[u8; 144], i: usize) -> __m256i {
+    shift_mask(load32(w, 16 + 32 * (i / 2)), 4 * (i % 2), 15)
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn product(w: &[u8; 144], x: &[u8; 292], acc: __m256) -> __m256 {
-    product_of(w, x, acc, |i| pair(w, i))
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn numbers(w: &[u8; 144], emit: impl FnMut(usize, __m256)) {
-    numbers_of(w, |i| pair(w, i), emit);
+fn codes(w: &[u8; 144], scales: __m256i, i: usize) -> [__m256i; 2] {
+    scaled(bytes(w, i), scales, i)
 }

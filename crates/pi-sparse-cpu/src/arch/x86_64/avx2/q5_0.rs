@@ -1,9 +1,9 @@
-//! Q5_0 with Q8_0. Layout: see `pi_core::quant`.
+//! Q5_0. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
 use std::arch::x86_64::*;
 
-super::block_kernels!(Q8_0, 22, 34, 32);
+super::small::small_kernels!(22);
 
 /// 16 in each byte whose bit in `bits` is set.
 #[target_feature(enable = "avx2")]
@@ -16,24 +16,32 @@ pub(super) fn fifth_bits(bits: u32) -> __m256i {
     _mm256_and_si256(_mm256_cmpeq_epi8(spread, bit), _mm256_set1_epi8(16))
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn codes(w: &[u8; 22]) -> __m256i {
+fn bytes(w: &[u8; 22]) -> __m256i {
     _mm256_or_si256(halves(load16(w, 6)), fifth_bits(float_at(w, 2).to_bits()))
 }
 
-/// As for Q4_0, with 16 instead of 8.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn product(w: &[u8; 22], x: &[u8; 34], acc: __m256) -> __m256 {
-    let q = load32(x, 2);
-    let sums = _mm256_sub_epi16(_mm256_maddubs_epi16(codes(w), q), _mm256_maddubs_epi16(_mm256_set1_epi8(16), q));
-    add_scaled_i32(acc, _mm256_mul_ps(half_all(w, 0), half_all(x, 0)), pairs(sums))
+fn codes(w: &[u8; 22]) -> [__m256i; 2] {
+    unsigned(bytes(w)).map(|v| _mm256_sub_epi16(v, _mm256_set1_epi16(16)))
+}
+
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn scale(w: &[u8; 22]) -> __m256 {
+    half_all(w, 0)
+}
+
+#[inline(always)]
+fn min(_: &[u8; 22]) -> Option<__m256> {
+    None
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn numbers(w: &[u8; 22], mut emit: impl FnMut(usize, __m256)) {
     let d = half_all(w, 0);
-    widen(_mm256_sub_epi8(codes(w), _mm256_set1_epi8(16)), 0, |i, q| emit(i, _mm256_mul_ps(q, d)));
+    widen(_mm256_sub_epi8(bytes(w), _mm256_set1_epi8(16)), 0, |i, q| emit(i, _mm256_mul_ps(q, d)));
 }

@@ -1,64 +1,65 @@
-//! Rows from blocks: what all block types share.
+//! What rows of all block types share.
 
-use super::lanes::{load, store, sum};
-use std::arch::x86_64::*;
+use crate::activations::SPLIT_BYTES;
 
-/// The product of two rows. `product` adds one pair of blocks to eight sums.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-pub(super) fn dot<const W: usize, const X: usize>(
-    w: &[u8],
-    x: &[u8],
-    product: impl Fn(&[u8; W], &[u8; X], __m256) -> __m256,
-) -> f32 {
-    let mut acc = _mm256_setzero_ps();
-    for (w, x) in w.as_chunks().0.iter().zip(x.as_chunks().0) {
-        acc = product(w, x, acc);
-    }
-    sum(acc)
-}
+/// Tokens that pass by a panel of unpacked weights before the next is made: their sums stay in the nearest cache.
+pub(super) const TOKENS: usize = 32;
+/// Groups of 32 in a block of activations.
+pub(super) const GROUPS: usize = 8;
+/// A block of activations.
+pub(super) type X = [u8; SPLIT_BYTES];
 
-/// Four rows with one: a block of activations is loaded and prepared once for all four.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-pub(super) fn dot4<const W: usize, const X: usize>(
-    w: [&[u8]; 4],
-    x: &[u8],
-    product: impl Fn(&[u8; W], &[u8; X], __m256) -> __m256,
-) -> [f32; 4] {
-    let [w0, w1, w2, w3] = w;
-    if w1.len() != w0.len() || w2.len() != w0.len() || w3.len() != w0.len() {
-        return [dot(w0, x, &product), dot(w1, x, &product), dot(w2, x, &product), dot(w3, x, &product)];
-    }
-    let [w0, w1, w2, w3] = [w0.as_chunks().0, w1.as_chunks().0, w2.as_chunks().0, w3.as_chunks().0];
-    let mut acc = [_mm256_setzero_ps(); 4];
-    for ((((w0, w1), w2), w3), x) in w0.iter().zip(w1).zip(w2).zip(w3).zip(x.as_chunks().0) {
-        acc[0] = product(w0, x, acc[0]);
-        acc[1] = product(w1, x, acc[1]);
-        acc[2] = product(w2, x, acc[2]);
-        acc[3] = product(w3, x, acc[3]);
-    }
-    [sum(acc[0]), sum(acc[1]), sum(acc[2]), sum(acc[3])]
-}
-
-/// Leaves a product alone.
+/// Block `s` of row `t` of the activations.
 #[inline(always)]
-pub(super) fn as_it_is(product: f32, _: &[u8], _: &[u8]) -> f32 {
-    product
+pub(super) fn block_of(x: &[u8], row_bytes: usize, t: usize, s: usize) -> Option<&X> {
+    x.get(t * row_bytes + s * SPLIT_BYTES..)?.first_chunk()
 }
 
-/// Calls `f` with each whole block and its place in `y`.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-pub(super) fn update<const W: usize, const N: usize>(w: &[u8], y: &mut [f32], f: impl Fn(&[u8; W], &mut [f32; N])) {
-    for (w, y) in w.as_chunks().0.iter().zip(y.as_chunks_mut().0) {
-        f(w, y);
-    }
+/// True if rows are equally long.
+#[inline(always)]
+pub(super) fn equal(w: [&[u8]; 4]) -> bool {
+    w[1].len() == w[0].len() && w[2].len() == w[0].len() && w[3].len() == w[0].len()
 }
 
-/// `y += a * v`.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-pub(super) fn add_scaled(y: &mut [f32; 8], a: f32, v: __m256) {
-    store(y, _mm256_fmadd_ps(_mm256_set1_ps(a), v, load(y)));
+/// The table entry from `dots`, `tiles` and `axpys`, for rows of equal length, and `decode`.
+macro_rules! row_kernels {
+    ($activations:ident) => {{
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn dot(w: &[u8], x: &[u8]) -> f32 {
+            dots([w], x)[0]
+        }
+
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn dot4(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
+            if rows::equal(w) { dots(w, x) } else { [dot(w[0], x), dot(w[1], x), dot(w[2], x), dot(w[3], x)] }
+        }
+
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn tile(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
+            if rows::equal(w) {
+                return tiles(w, x, row_bytes, y);
+            }
+            for (t, y) in y.iter_mut().enumerate() {
+                *y = dot4(w, x.get(t * row_bytes..).unwrap_or(&[]));
+            }
+        }
+
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn axpy(w: &[u8], a: f32, y: &mut [f32]) {
+            axpys([w], [a], y);
+        }
+
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn axpy4(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
+            if rows::equal(w) {
+                return axpys(w, a, y);
+            }
+            for r in 0..4 {
+                axpy(w[r], a[r], y);
+            }
+        }
+
+        super::kernel_table!($activations, dot, dot4, tile, axpy, axpy4, decode)
+    }};
 }
+pub(super) use row_kernels;

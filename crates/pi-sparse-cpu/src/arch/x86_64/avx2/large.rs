@@ -1,0 +1,220 @@
+//! Types of blocks of 256, whose groups of 16 or 32 have small integers as scales (and minima, in some).
+//!
+//! A type says what the bytes of a group are and what its scales are; their products fit in 16 bits. Sums over a block are
+//! exact integers, and the few roundings have one order; so one row, four, and a tile of rows and tokens give the same bits.
+
+use super::lanes::*;
+use super::rows::{GROUPS, TOKENS, X, block_of};
+use crate::activations::SCALE;
+use std::arch::x86_64::*;
+
+/// What a block is beside the codes of its groups.
+pub(super) struct Head<const M: usize> {
+    /// The scale, in all lanes.
+    pub scale: __m256,
+    /// Minima of eight groups, or of sixteen halves.
+    pub mins: [__m256; M],
+}
+
+/// Rows of equal length beside one row of activations. `prepare` reads a block's scales; `codes` gives a group's codes times scales: 16 bits
+/// each, the even ones and the odd ones; `head` the rest. `sums` is where the activations' sums are that minima meet.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn dots<const R: usize, const W: usize, const M: usize>(
+    w: [&[u8]; R],
+    x: &[u8],
+    sums: usize,
+    prepare: impl Fn(&[u8; W]) -> __m256i,
+    codes: impl Fn(&[u8; W], __m256i, usize) -> [__m256i; 2],
+    head: impl Fn(&[u8; W]) -> Head<M>,
+) -> [f32; R] {
+    let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
+    let mut total = [_mm256_setzero_ps(); R];
+    for (s, x) in x.as_chunks().0.iter().enumerate().take(w[0].len()) {
+        for r in 0..R {
+            let Some(w) = w[r].get(s) else { break };
+            let scales = prepare(w);
+            let mut products = _mm256_setzero_si256();
+            for i in 0..GROUPS {
+                let [even, odd] = codes(w, scales, i);
+                products = _mm256_add_epi32(products, _mm256_madd_epi16(even, load32(x, 64 * i)));
+                products = _mm256_add_epi32(products, _mm256_madd_epi16(odd, load32(x, 64 * i + 32)));
+            }
+            total[r] = finish(products, &head(w), x, sums, total[r]);
+        }
+    }
+    let mut y = [0.0; R];
+    for r in 0..R {
+        y[r] = sum(total[r]);
+    }
+    y
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn finish<const M: usize>(products: __m256i, head: &Head<M>, x: &X, sums: usize, total: __m256) -> __m256 {
+    let mut part = _mm256_mul_ps(head.scale, _mm256_cvtepi32_ps(products));
+    for m in 0..M {
+        part = _mm256_fnmadd_ps(head.mins[m], _mm256_castsi256_ps(load32(x, sums + 32 * m)), part);
+    }
+    _mm256_fmadd_ps(part, float_all(x, SCALE), total)
+}
+
+/// Weights of four rows beside one block of activations, unpacked.
+struct Panel<const M: usize> {
+    codes: [[[__m256i; 2]; 4]; GROUPS],
+    heads: [Head<M>; 4],
+    sums: usize,
+}
+
+/// Four rows of equal length with several rows of activations.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn tile<const W: usize, const M: usize>(
+    w: [&[u8]; 4],
+    (x, row_bytes): (&[u8], usize),
+    y: &mut [[f32; 4]],
+    sums: usize,
+    prepare: impl Fn(&[u8; W]) -> __m256i,
+    codes: impl Fn(&[u8; W], __m256i, usize) -> [__m256i; 2],
+    head: impl Fn(&[u8; W]) -> Head<M>,
+) {
+    let w: [&[[u8; W]]; 4] = w.map(|w| w.as_chunks().0);
+    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+        let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
+        let mut totals = [[_mm256_setzero_ps(); 4]; TOKENS];
+        for s in 0..w[0].len() {
+            let block = [&w[0][s], &w[1][s], &w[2][s], &w[3][s]];
+            let heads = [head(block[0]), head(block[1]), head(block[2]), head(block[3])];
+            let mut panel = Panel { codes: [[[_mm256_setzero_si256(); 2]; 4]; GROUPS], heads, sums };
+            for r in 0..4 {
+                let scales = prepare(block[r]);
+                for i in 0..GROUPS {
+                    panel.codes[i][r] = codes(block[r], scales, i);
+                }
+            }
+            pass(&panel, x, row_bytes, s, &mut totals[..y.len()]);
+        }
+        for (y, totals) in y.iter_mut().zip(totals) {
+            *y = [sum(totals[0]), sum(totals[1]), sum(totals[2]), sum(totals[3])];
+        }
+    }
+}
+
+/// Block `s` of the tokens' activations passes by a panel.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pass<const M: usize>(panel: &Panel<M>, x: &[u8], row_bytes: usize, s: usize, totals: &mut [[__m256; 4]]) {
+    let (twos, one) = totals.as_chunks_mut::<2>();
+    for (t, totals) in twos.iter_mut().enumerate() {
+        if let (Some(a), Some(b)) = (block_of(x, row_bytes, 2 * t, s), block_of(x, row_bytes, 2 * t + 1, s)) {
+            add(panel, [a, b], totals);
+        }
+    }
+    let last = twos.len() * 2;
+    if let ([total], Some(x)) = (one, block_of(x, row_bytes, last, s)) {
+        add(panel, [x], std::array::from_mut(total));
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add<const T: usize, const M: usize>(panel: &Panel<M>, x: [&X; T], totals: &mut [[__m256; 4]; T]) {
+    let mut products = [[_mm256_setzero_si256(); 4]; T];
+    for i in 0..GROUPS {
+        for part in 0..2 {
+            let mut codes = [_mm256_setzero_si256(); T];
+            for t in 0..T {
+                codes[t] = load32(x[t], 64 * i + 32 * part);
+            }
+            for r in 0..4 {
+                for t in 0..T {
+                    let p = _mm256_madd_epi16(panel.codes[i][r][part], codes[t]);
+                    products[t][r] = _mm256_add_epi32(products[t][r], p);
+                }
+            }
+        }
+    }
+    for t in 0..T {
+        for r in 0..4 {
+            totals[t][r] = finish(products[t][r], &panel.heads[r], x[t], panel.sums, totals[t][r]);
+        }
+    }
+}
+
+/// Scales and minima of the sixteen halves of groups, as numbers.
+pub(super) struct Table {
+    pub scales: [f32; 16],
+    pub mins: [f32; 16],
+}
+
+/// The 32 numbers of group `i`, from its codes as signed bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn numbers(bytes: __m256i, i: usize, table: &Table, has_min: bool, mut emit: impl FnMut(usize, __m256)) {
+    widen(bytes, 0, |at, q| {
+        let half = 2 * i + at / 2;
+        let v = _mm256_mul_ps(_mm256_set1_ps(table.scales[half]), q);
+        emit(at, if has_min { _mm256_sub_ps(v, _mm256_set1_ps(table.mins[half])) } else { v });
+    });
+}
+
+/// The kernels of a type whose file has `prepare`, `codes`, `head`, `bytes` and `table`; bytes per block, number of vectors
+/// of minima, and where the sums are that they meet.
+macro_rules! large_kernels {
+    ($w:literal, $m:literal, $sums:expr) => {
+        pub(super) const KERNELS: crate::kernels::TypeKernels = {
+            use super::{lanes, large, rows};
+            use std::arch::x86_64::*;
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[inline]
+            fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
+                large::dots::<R, $w, $m>(w, x, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w))
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[inline]
+            fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
+                let x = (x, row_bytes);
+                large::tile::<$w, $m>(w, x, y, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w));
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[inline]
+            fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
+                let w: [&[[u8; $w]]; R] = w.map(|w| w.as_chunks().0);
+                for (b, y) in y.as_chunks_mut::<256>().0.iter_mut().enumerate().take(w[0].len()) {
+                    let tables: [large::Table; R] = std::array::from_fn(|r| table(&w[r][b]));
+                    for (i, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                        let y = y.as_chunks_mut().0;
+                        let mut v = [lanes::load(&y[0]), lanes::load(&y[1]), lanes::load(&y[2]), lanes::load(&y[3])];
+                        for r in 0..R {
+                            let a = _mm256_set1_ps(a[r]);
+                            large::numbers(bytes(&w[r][b], i), i, &tables[r], $m > 0, |i, n| {
+                                v[i] = _mm256_fmadd_ps(a, n, v[i]);
+                            });
+                        }
+                        for i in 0..4 {
+                            lanes::store(&mut y[i], v[i]);
+                        }
+                    }
+                }
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn decode(w: &[u8], out: &mut [f32]) {
+                for (w, out) in w.as_chunks::<$w>().0.iter().zip(out.as_chunks_mut::<256>().0) {
+                    let table = table(w);
+                    for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                        large::numbers(bytes(w, i), i, &table, $m > 0, |i, v| {
+                            lanes::store(&mut out.as_chunks_mut().0[i], v);
+                        });
+                    }
+                }
+            }
+
+            super::rows::row_kernels!(SPLIT15)
+        };
+    };
+}
+pub(super) use large_kernels;
