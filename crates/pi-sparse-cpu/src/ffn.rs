@@ -7,20 +7,23 @@
 use crate::{
     Kernels, TypeKernels,
     dense::{Linear, check, output},
-    matmul::{encode, rows_dot},
-    split,
+    matmul::encode,
+    split::{self, Columns},
 };
 use pi_core::{
     ActiveSet, Dense, Down, EncodedRows, Error, Executor, FfnRun, FfnWeights, Gating, Hidden, Limits, LinearSpec,
-    Matrix, MatrixView, NeuronSet, OpStats, Result, SparseFfn, Write,
+    Matrix, MatrixView, NeuronSet, OpStats, QuantType, Result, SparseFfn, Write,
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// Tokens that share a pass over a run of neurons.
-const TOKEN_BLOCK: usize = 16;
+const TOKEN_BLOCK: usize = 32;
 
 pub(crate) struct CpuFfn {
     w: FfnWeights,
@@ -147,13 +150,32 @@ impl<'a> Half<'a> {
         (self.k.dot)(self.w.row(id), self.x.row(t)) + self.bias(id)
     }
 
-    /// Up to four neurons with consecutive ids at once.
-    fn some(&self, id: usize, n: usize, t: usize) -> [f32; 4] {
-        let mut v = rows_dot(self.k, self.w, id, n, self.x.row(t));
-        if self.bias.is_some() {
-            (0..n).for_each(|i| v[i] += self.bias(id + i));
+    /// Rows anywhere, four at a time.
+    fn gathered(&self, list: &List, t: usize, out: &mut [f32; CHUNK]) {
+        let x = self.x.row(t);
+        let (fours, rest) = list.ids[..list.len].as_chunks::<4>();
+        for (ids, out) in fours.iter().zip(out.as_chunks_mut().0) {
+            *out = (self.k.dot4)(ids.map(|id| self.w.row(id as usize)), x);
+            (0..4).for_each(|j| out[j] += self.bias(ids[j] as usize));
         }
-        v
+        for (id, out) in rest.iter().zip(&mut out[fours.len() * 4..]) {
+            *out = self.one(*id as usize, t);
+        }
+    }
+
+    /// `four ≤ 4` owned neurons from place `i` on, beside the tokens from `t` on.
+    fn tile(&self, set: &NeuronSet, i: usize, four: usize, t: usize, out: &mut [[f32; 4]]) {
+        if four == 4 {
+            let rows = [0, 1, 2, 3].map(|j| set.id(i + j));
+            self.k.tile(rows.map(|id| self.w.row(id)), self.x.from(t), self.x.row_bytes(), out);
+            if self.bias.is_some() {
+                out.iter_mut().for_each(|out| (0..4).for_each(|j| out[j] += self.bias(rows[j])));
+            }
+        } else {
+            for (k, out) in out.iter_mut().enumerate() {
+                (0..four).for_each(|j| out[j] = self.one(set.id(i + j), t + k));
+            }
+        }
     }
 }
 
@@ -174,20 +196,7 @@ impl Run {
         let (active_count, rows1, rows2) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let task = Task { w, neurons: &op.neurons, bits, words, gate: gate.as_ref(), up: &up };
         split::columns(&*op.exec, h.host_overwrite(), owned, 4, 16, |mut part| {
-            let range = part.range();
-            let mut count = Counts::default();
-            for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
-                let block = t0..(t0 + TOKEN_BLOCK).min(tokens);
-                for i in range.clone().step_by(4) {
-                    let n = (range.end - i).min(4);
-                    let at = i - range.start;
-                    let mut touched = [0u8; 4];
-                    for t in block.clone() {
-                        task.quad(i, n, t, &mut part.row(t)[at..at + n], &mut touched, &mut count);
-                    }
-                    count.rows(touched);
-                }
-            }
+            let count = task.run(&mut part, tokens);
             active_count.fetch_add(count.active, Relaxed);
             rows1.fetch_add(count.first, Relaxed);
             rows2.fetch_add(count.second, Relaxed);
@@ -214,23 +223,9 @@ impl Run {
             let fires = |i: usize| h.iter().skip(i).step_by(owned).any(|&v| v != 0.0);
             fired.extend((0..owned).filter(|&i| fires(i)).map(|i| i as u32));
             let m = op.w.down.matrix();
-            let (k, v, info, dim) = (op.kernels.get(m.ty()), m.view(), m.ty().info(), m.cols());
-            let fired = &fired[..];
-            split::columns(&*op.exec, output(out, Write::Set)?, dim, info.block_len.max(16), 64, |mut part| {
-                let range = part.range();
-                let bytes =
-                    range.start / info.block_len * info.block_bytes..range.end / info.block_len * info.block_bytes;
-                (0..tokens).for_each(|t| part.row(t).fill(0.0));
-                for &i in fired {
-                    let row = &v.row(op.neurons.id(i as usize))[bytes.clone()];
-                    for t in 0..tokens {
-                        let a = h[t * owned + i as usize];
-                        if a != 0.0 {
-                            (k.axpy)(row, a, part.row(t));
-                        }
-                    }
-                }
-            });
+            let sum = Sum { op, k: op.kernels.get(m.ty()), floats: op.kernels.get(QuantType::F32), m, fired, h, tokens };
+            let min = MIN_COLUMNS.max(m.ty().info().block_len);
+            split::columns(&*op.exec, output(out, Write::Set)?, m.cols(), min, min, |mut part| sum.columns(&mut part));
             stats.bytes += (fired.len() * m.row_bytes()) as u64;
         }
         // Neuron 0 belongs to exactly one operator of a layer: its owner adds the bias.
@@ -260,16 +255,30 @@ struct Counts {
     second: u64,
 }
 
-/// Marks that a neuron's first (gate) or second (up) row was read.
-const FIRST: u8 = 1;
-const SECOND: u8 = 2;
+/// Neurons that are gone through at a time. Their marks are one word.
+const CHUNK: usize = 64;
 
-impl Counts {
-    fn rows(&mut self, touched: [u8; 4]) {
-        for t in touched {
-            self.first += u64::from(t & FIRST != 0);
-            self.second += u64::from(t & SECOND != 0);
-        }
+/// Some of the owned neurons from one place on: their places from there, and their ids.
+struct List {
+    len: usize,
+    places: [u8; CHUNK],
+    ids: [u32; CHUNK],
+}
+
+impl List {
+    const EMPTY: Self = Self { len: 0, places: [0; CHUNK], ids: [0; CHUNK] };
+
+    fn push(&mut self, place: usize, id: usize) {
+        (self.places[self.len], self.ids[self.len]) = (place as u8, id as u32);
+        self.len += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.places[..self.len].iter().zip(&self.ids).map(|(place, id)| (usize::from(*place), *id as usize))
+    }
+
+    fn bits(&self) -> u64 {
+        self.places[..self.len].iter().fold(0, |bits, place| bits | 1 << place)
     }
 }
 
@@ -278,42 +287,201 @@ impl Task<'_> {
         self.bits.is_none_or(|b| b[t * self.words + id / 64] >> (id % 64) & 1 == 1)
     }
 
-    /// Hidden values of the owned neurons `i..i + n` for token `t`.
-    fn quad(&self, i: usize, n: usize, t: usize, h: &mut [f32], touched: &mut [u8; 4], count: &mut Counts) {
-        let id = self.neurons.id(i);
-        let run = self.bits.is_none() && self.neurons.id(i + n - 1) == id + n - 1;
-        let first = self.gate.unwrap_or(self.up);
-        let mut g = [0.0; 4];
-        if run {
-            g = first.some(id, n, t);
-            touched[..n].iter_mut().for_each(|m| *m |= FIRST);
+    /// Hidden values of a run of owned neurons, for all tokens.
+    fn run(&self, part: &mut Columns<'_>, tokens: usize) -> Counts {
+        let range = part.range();
+        let mut count = Counts::default();
+        for from in range.clone().step_by(CHUNK) {
+            let n = (range.end - from).min(CHUNK);
+            let at = from - range.start;
+            let mut touched = (0, 0);
+            if tokens > 1 && self.bits.is_none() {
+                self.tiles(from, n, part, tokens, &mut touched, &mut count);
+            } else {
+                for t in 0..tokens {
+                    self.chunk(from, t, &mut part.row(t)[at..at + n], &mut touched, &mut count);
+                }
+            }
+            count.first += u64::from(u64::count_ones(touched.0));
+            count.second += u64::from(u64::count_ones(touched.1));
         }
-        let dense = run && !self.w.skip;
-        let u = if dense && self.gate.is_some() { self.up.some(id, n, t) } else { [0.0; 4] };
-        for j in 0..n {
-            let id = self.neurons.id(i + j);
-            if !run {
-                if !self.may_fire(t, id) {
-                    h[j] = 0.0;
-                    continue;
-                }
-                g[j] = first.one(id, t);
-                touched[j] |= FIRST;
+        count
+    }
+
+    /// Neurons from `from` on for one token: the marked ones' gates, then the rest of those that fire.
+    fn chunk(&self, from: usize, t: usize, h: &mut [f32], touched: &mut (u64, u64), count: &mut Counts) {
+        let first = self.gate.unwrap_or(self.up);
+        let (mut marked, mut fires) = (List::EMPTY, List::EMPTY);
+        for i in 0..h.len() {
+            let id = self.neurons.id(from + i);
+            if self.may_fire(t, id) {
+                marked.push(i, id);
             }
-            if self.w.skip && !self.w.act.fires(g[j]) {
-                h[j] = 0.0;
-                continue;
+        }
+        h.fill(0.0);
+        let mut gates = [0.0; CHUNK];
+        first.gathered(&marked, t, &mut gates);
+        for ((i, id), gate) in marked.iter().zip(gates) {
+            if !self.w.skip || self.w.act.fires(gate) {
+                fires.push(i, id);
+                h[i] = gate;
             }
-            count.active += 1;
-            let a = self.w.act.apply(g[j]);
-            h[j] = match self.w.gating {
-                Gating::UpOnly => a,
-                gating => {
-                    let u = if dense { u[j] } else { self.up.one(id, t) };
-                    touched[j] |= SECOND;
-                    if gating == Gating::Symmetric { a * self.w.act.apply(u) } else { a * u }
+        }
+        touched.0 |= marked.bits();
+        self.finish(&fires, t, h, touched, count);
+    }
+
+    /// Neurons that fire: `h` holds what the gate is, and gets what the neuron contributes with.
+    fn finish(&self, fires: &List, t: usize, h: &mut [f32], touched: &mut (u64, u64), count: &mut Counts) {
+        count.active += fires.len as u64;
+        let mut ups = [0.0; CHUNK];
+        if self.w.gating != Gating::UpOnly {
+            self.up.gathered(fires, t, &mut ups);
+            touched.1 |= fires.bits();
+        }
+        for ((i, _), up) in fires.iter().zip(ups) {
+            h[i] = self.value(h[i], up);
+        }
+    }
+
+    fn value(&self, gate: f32, up: f32) -> f32 {
+        let a = self.w.act.apply(gate);
+        match self.w.gating {
+            Gating::UpOnly => a,
+            Gating::Symmetric => a * self.w.act.apply(up),
+            _ => a * up,
+        }
+    }
+
+    /// Neurons from `from` on for all tokens, when none is ruled out before its gate is known: four rows at a time beside
+    /// many tokens.
+    fn tiles(
+        &self,
+        from: usize,
+        n: usize,
+        part: &mut Columns<'_>,
+        tokens: usize,
+        touched: &mut (u64, u64),
+        count: &mut Counts,
+    ) {
+        let start = part.range().start;
+        let first = self.gate.unwrap_or(self.up);
+        let dense = !self.w.skip && self.gate.is_some();
+        let mut gates = [[0.0f32; 4]; TOKEN_BLOCK];
+        let mut ups = [[0.0f32; 4]; TOKEN_BLOCK];
+        touched.0 |= u64::MAX >> (CHUNK - n);
+        for i in (0..n).step_by(4) {
+            let four = (n - i).min(4);
+            for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
+                let block = TOKEN_BLOCK.min(tokens - t0);
+                let gates = &mut gates[..block];
+                first.tile(self.neurons, from + i, four, t0, gates);
+                if dense {
+                    self.up.tile(self.neurons, from + i, four, t0, &mut ups[..block]);
+                    touched.1 |= u64::MAX >> (CHUNK - four) << i;
                 }
-            };
+                for (t, gates) in gates.iter().enumerate() {
+                    let h = &mut part.row(t0 + t)[from - start + i..][..four];
+                    if dense {
+                        count.active += four as u64;
+                        (0..four).for_each(|j| h[j] = self.value(gates[j], ups[t][j]));
+                        continue;
+                    }
+                    let mut fires = List::EMPTY;
+                    for j in 0..four {
+                        h[j] = 0.0;
+                        if !self.w.skip || self.w.act.fires(gates[j]) {
+                            fires.push(j, self.neurons.id(from + i + j));
+                            h[j] = gates[j];
+                        }
+                    }
+                    let mut rows = (0, 0);
+                    self.finish(&fires, t0 + t, h, &mut rows, count);
+                    touched.1 |= rows.1 << i;
+                }
+            }
+        }
+    }
+}
+
+/// Columns of the sum that are worth a task of their own.
+const MIN_COLUMNS: usize = 64;
+/// Numbers of down rows that are decoded at a time: rows times columns.
+const DECODED: (usize, usize) = (16, 256);
+/// Tokens from which on a down row is decoded once instead of for each.
+const DECODE_FROM: usize = 3;
+
+/// What the second section needs beside its part of the sum.
+struct Sum<'a> {
+    op: &'a CpuFfn,
+    k: &'a TypeKernels,
+    floats: &'a TypeKernels,
+    m: &'a Matrix,
+    fired: &'a [u32],
+    h: &'a [f32],
+    tokens: usize,
+}
+
+impl Sum<'_> {
+    fn columns(&self, part: &mut Columns<'_>) {
+        let range = part.range();
+        (0..self.tokens).for_each(|t| part.row(t).fill(0.0));
+        if self.tokens >= DECODE_FROM && self.m.ty() != QuantType::F32 {
+            let step = DECODED.1.next_multiple_of(self.m.ty().info().block_len);
+            for from in range.clone().step_by(step) {
+                self.decoded(part, from..(from + step).min(range.end));
+            }
+        } else {
+            let view = self.m.view();
+            let bytes = self.bytes(&range);
+            let row = |i: u32| &view.row(self.op.neurons.id(i as usize))[bytes.clone()];
+            for t in 0..self.tokens {
+                self.add(self.k, self.fired, t, row, part.row(t));
+            }
+        }
+    }
+
+    fn bytes(&self, columns: &Range<usize>) -> Range<usize> {
+        let info = self.m.ty().info();
+        let at = |column: usize| column / info.block_len * info.block_bytes;
+        at(columns.start)..at(columns.end)
+    }
+
+    /// Adds the rows of `some` neurons to a token's sum, four at a time, in order.
+    fn add<'r>(&self, k: &TypeKernels, some: &[u32], t: usize, row: impl Fn(u32) -> &'r [u8], y: &mut [f32]) {
+        let h = &self.h[t * self.op.neurons.len()..][..self.op.neurons.len()];
+        let (mut rows, mut by, mut n) = ([&[][..]; 4], [0.0; 4], 0);
+        for &i in some {
+            let a = h[i as usize];
+            if a != 0.0 {
+                (rows[n], by[n], n) = (row(i), a, n + 1);
+                if n == 4 {
+                    k.axpy4(rows, by, y);
+                    n = 0;
+                }
+            }
+        }
+        (0..n).for_each(|j| (k.axpy)(rows[j], by[j], y));
+    }
+
+    /// The same for many tokens: some rows are decoded, then each token takes what it needs. The sums have the same order,
+    /// and decoding is exact, so they have the same bits.
+    fn decoded(&self, part: &mut Columns<'_>, columns: Range<usize>) {
+        let start = part.range().start;
+        let (view, bytes, width) = (self.m.view(), self.bytes(&columns), columns.len());
+        let mut numbers = [0.0f32; DECODED.0 * DECODED.1];
+        for some in self.fired.chunks(DECODED.0) {
+            for (&i, out) in some.iter().zip(numbers.chunks_exact_mut(width)) {
+                (self.k.decode)(&view.row(self.op.neurons.id(i as usize))[bytes.clone()], out);
+            }
+            let numbers: &[u8] = bytemuck::cast_slice(&numbers);
+            for t in 0..self.tokens {
+                let y = &mut part.row(t)[columns.start - start..columns.end - start];
+                self.add(self.floats, some, t, |i| {
+                    let j = some.partition_point(|&s| s < i);
+                    &numbers[4 * j * width..4 * (j + 1) * width]
+                }, y);
+            }
         }
     }
 }

@@ -88,14 +88,3 @@ pub(crate) fn rows_tile(
         (0..n).for_each(|j| out[j] = (k.dot)(w.row(r + j), x.row(t + i)));
     }
 }
-
-/// Scalar products of the `n ≤ 4` rows from `r` on with one encoded row.
-#[inline]
-pub(crate) fn rows_dot(k: &TypeKernels, w: MatrixView<'_>, r: usize, n: usize, x: &[u8]) -> [f32; 4] {
-    if n == 4 {
-        return (k.dot4)([w.row(r), w.row(r + 1), w.row(r + 2), w.row(r + 3)], x);
-    }
-    let mut out = [0.0; 4];
-    (0..n).for_each(|i| out[i] = (k.dot)(w.row(r + i), x));
-    out
-}
