@@ -38,15 +38,27 @@ impl Activations {
         },
     };
 
-    /// Integers of 15 bits in blocks of 256, laid out for kernels that take 32 bytes of weights apart into even and odd
-    /// ones. Block (640 bytes): 8 groups of 32 codes (16 bits each; the even ones, then the odd ones), 8 sums of the codes
-    /// of a group (f32), 16 sums of the first and second halves of groups (f32), the scale (f32), 28 bytes of 0.
+    /// Integers of 15 bits in blocks of 256, for weights in blocks of 256: kernels take 32 bytes of weights apart into even
+    /// and odd ones. Block (640 bytes): 8 groups of 32 codes (16 bits each; the even ones, then the odd ones), 8 sums of the
+    /// codes of a group (f32), 16 sums of the halves of groups (f32), the scale (f32), 28 bytes of 0.
     pub const SPLIT15: Self = Self {
         form: Form("15 bits, even and odd"),
         block_len: BLOCK,
-        block_bytes: SPLIT_BYTES,
-        encode: split15::encode,
-        decode: split15::decode,
+        block_bytes: split15::BYTES,
+        encode: |x, out| encode::<{ split15::BYTES }>(x, out, split15::SCALE, split15::place, split15::add_to_sums),
+        decode: |bytes, out| decode::<{ split15::BYTES }>(bytes, out, split15::SCALE, split15::place),
+    };
+
+    /// The same numbers for weights in blocks of 32, of which kernels take two at a time. Block (704 bytes): 4 pairs of groups
+    /// of 32 codes (16 bits each), of each pair first the even codes of the groups' first halves (8 of the one group, then 8
+    /// of the other), then the odd ones, then the same of the second halves; 4 times 8 numbers (f32) of which the first and
+    /// the fifth are the sums of a pair's codes, and the others 0; the scale (f32), 60 bytes of 0.
+    pub const PAIRS15: Self = Self {
+        form: Form("15 bits, in pairs"),
+        block_len: BLOCK,
+        block_bytes: pairs15::BYTES,
+        encode: |x, out| encode::<{ pairs15::BYTES }>(x, out, pairs15::SCALE, pairs15::place, pairs15::add_to_sums),
+        decode: |bytes, out| decode::<{ pairs15::BYTES }>(bytes, out, pairs15::SCALE, pairs15::place),
     };
 
     /// Bytes of a row of `dim` numbers.
@@ -60,15 +72,6 @@ pub(crate) const BLOCK: usize = 256;
 /// The largest code. With it, 32 products with codes of weights times scales of groups, at most 4096 together, add up to
 /// less than 2³¹.
 pub(crate) const LARGEST: f32 = 16383.0;
-/// Bytes of a block of [`Activations::SPLIT15`].
-pub(crate) const SPLIT_BYTES: usize = 640;
-/// Where the sums of groups are.
-pub(crate) const SUMS: usize = 512;
-/// Where the sums of halves of groups are.
-pub(crate) const HALF_SUMS: usize = 544;
-/// Where the scale is.
-pub(crate) const SCALE: usize = 608;
-
 /// The scale of a block with this largest magnitude (NaN above all), and what numbers are multiplied with. Nothing is left
 /// of blocks that are nearly 0; a block with a number that is not finite is NaN altogether.
 #[inline]
@@ -83,47 +86,83 @@ pub(crate) fn scales(largest: f32) -> (f32, f32) {
     }
 }
 
-mod split15 {
-    use super::*;
+/// Places in a block of [`Activations::SPLIT15`].
+pub(crate) mod split15 {
+    /// Bytes of a block.
+    pub(crate) const BYTES: usize = 640;
+    /// Where the sums of groups are.
+    pub(crate) const SUMS: usize = 512;
+    /// Where the sums of halves of groups are.
+    pub(crate) const HALF_SUMS: usize = 544;
+    /// Where the scale is.
+    pub(crate) const SCALE: usize = 608;
 
-    pub(super) fn encode(x: &[f32], out: &mut [u8]) {
-        for (x, out) in x.chunks(BLOCK).zip(out.as_chunks_mut::<SPLIT_BYTES>().0) {
-            let largest = x.iter().fold(0, |m, v| v.abs().to_bits().max(m));
-            let (scale, by) = scales(f32::from_bits(largest));
-            out.fill(0);
-            for (i, v) in x.iter().enumerate() {
-                let code = if scale.is_nan() { 0 } else { (v * by).round_ties_even() as i16 };
-                let (group, k) = (i / 32, i % 32);
-                put(out, group * 64 + k % 2 * 32 + k / 2 * 2, code.to_le_bytes());
-                add(out, SUMS + 4 * group, code);
-                add(out, HALF_SUMS + 4 * (i / 16), code);
-            }
-            put(out, SCALE, scale.to_le_bytes());
+    pub(super) fn place(i: usize) -> usize {
+        i / 32 * 64 + i % 2 * 32 + i % 32 / 2 * 2
+    }
+
+    pub(super) fn add_to_sums(out: &mut [u8; BYTES], i: usize, code: i16) {
+        super::add(out, SUMS + i / 32 * 4, code);
+        super::add(out, HALF_SUMS + i / 16 * 4, code);
+    }
+}
+
+/// Places in a block of [`Activations::PAIRS15`].
+pub(crate) mod pairs15 {
+    /// Bytes of a block.
+    pub(crate) const BYTES: usize = 704;
+    /// Where the sums of pairs of groups are.
+    pub(crate) const SUMS: usize = 512;
+    /// Where the scale is.
+    pub(crate) const SCALE: usize = 640;
+
+    pub(super) fn place(i: usize) -> usize {
+        let (pair, group, half) = (i / 64, i / 32 % 2, i / 16 % 2);
+        pair * 128 + half * 64 + i % 2 * 32 + group * 16 + i % 16 / 2 * 2
+    }
+
+    pub(super) fn add_to_sums(out: &mut [u8; BYTES], i: usize, code: i16) {
+        super::add(out, SUMS + i / 32 * 16, code);
+    }
+}
+
+fn encode<const B: usize>(
+    x: &[f32],
+    out: &mut [u8],
+    scale_at: usize,
+    place: impl Fn(usize) -> usize,
+    add_to_sums: impl Fn(&mut [u8; B], usize, i16),
+) {
+    for (x, out) in x.chunks(BLOCK).zip(out.as_chunks_mut::<B>().0) {
+        let largest = x.iter().fold(0, |m, v| v.abs().to_bits().max(m));
+        let (scale, by) = scales(f32::from_bits(largest));
+        out.fill(0);
+        for (i, v) in x.iter().enumerate() {
+            let code = if scale.is_nan() { 0 } else { (v * by).round_ties_even() as i16 };
+            out[place(i)..][..2].copy_from_slice(&code.to_le_bytes());
+            add_to_sums(out, i, code);
+        }
+        out[scale_at..][..4].copy_from_slice(&scale.to_le_bytes());
+    }
+}
+
+fn decode<const B: usize>(bytes: &[u8], out: &mut [f32], scale_at: usize, place: impl Fn(usize) -> usize) {
+    for (bytes, out) in bytes.as_chunks::<B>().0.iter().zip(out.chunks_mut(BLOCK)) {
+        let scale = float(bytes, scale_at);
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(i16::from_le_bytes([bytes[place(i)], bytes[place(i) + 1]]));
         }
     }
+}
 
-    fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
-        out[at..at + N].copy_from_slice(&bytes);
-    }
+fn float(bytes: &[u8], at: usize) -> f32 {
+    f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
 
-    fn float(bytes: &[u8], at: usize) -> f32 {
-        f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-    }
-
-    /// Exact: sums have fewer bits than f32 holds.
-    fn add(out: &mut [u8], at: usize, code: i16) {
-        put(out, at, (float(out, at) + f32::from(code)).to_le_bytes());
-    }
-
-    pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
-        for (bytes, out) in bytes.as_chunks::<SPLIT_BYTES>().0.iter().zip(out.chunks_mut(BLOCK)) {
-            let scale = float(bytes, SCALE);
-            for (i, out) in out.iter_mut().enumerate() {
-                let at = i / 32 * 64 + i % 2 * 32 + i % 32 / 2 * 2;
-                *out = scale * f32::from(i16::from_le_bytes([bytes[at], bytes[at + 1]]));
-            }
-        }
-    }
+/// Adds a code to a sum. Exact: sums have fewer bits than f32 holds.
+fn add(out: &mut [u8], at: usize, code: i16) {
+    let sum = float(out, at) + f32::from(code);
+    out[at..][..4].copy_from_slice(&sum.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -132,8 +171,9 @@ mod tests {
 
     #[test]
     fn activations_come_back_within_half_a_step() {
-        let a = Activations::SPLIT15;
-        for n in [0, 1, 31, 32, 255, 256, 257, 700] {
+        let forms = [Activations::SPLIT15, Activations::PAIRS15];
+        let lengths = [0, 1, 31, 32, 255, 256, 257, 700];
+        for (a, n) in forms.into_iter().flat_map(|a| lengths.map(|n| (a, n))) {
             let x: Vec<f32> = (0..n).map(|i| (i as f32 * 1.7).sin() * if i < 256 { 1e-3 } else { 1e4 }).collect();
             let mut bytes = vec![0xa5; a.row_bytes(n)];
             (a.encode)(&x, &mut bytes);
@@ -151,8 +191,9 @@ mod tests {
 
     #[test]
     fn numbers_that_are_not_finite_make_their_block_nan_and_tiny_ones_vanish() {
-        let a = Activations::SPLIT15;
-        for (odd, want) in [(f32::NAN, f32::NAN), (f32::INFINITY, f32::NAN), (f32::NEG_INFINITY, f32::NAN), (1e-44, 0.0)] {
+        let odd = [(f32::NAN, f32::NAN), (f32::INFINITY, f32::NAN), (f32::NEG_INFINITY, f32::NAN), (1e-44, 0.0)];
+        let forms = [Activations::SPLIT15, Activations::PAIRS15];
+        for (a, (odd, want)) in forms.into_iter().flat_map(|a| odd.map(|odd| (a, odd))) {
             let mut x = [1e-44f32; 512];
             x[300] = odd;
             let (mut bytes, mut back) = (vec![0; a.row_bytes(512)], [7.0; 512]);

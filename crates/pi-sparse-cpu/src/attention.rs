@@ -8,8 +8,8 @@ use crate::{
     split,
 };
 use pi_core::{
-    Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Error, Executor, Form, Hidden, Limits, LinearSpec,
-    OpStats, Result, Write,
+    Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Error, Executor, Form, Hidden, Limits,
+    LinearSpec, OpStats, Result, Write,
 };
 use std::sync::Arc;
 

@@ -223,7 +223,8 @@ impl Run {
             let fires = |i: usize| h.iter().skip(i).step_by(owned).any(|&v| v != 0.0);
             fired.extend((0..owned).filter(|&i| fires(i)).map(|i| i as u32));
             let m = op.w.down.matrix();
-            let sum = Sum { op, k: op.kernels.get(m.ty()), floats: op.kernels.get(QuantType::F32), m, fired, h, tokens };
+            let sum =
+                Sum { op, k: op.kernels.get(m.ty()), floats: op.kernels.get(QuantType::F32), m, fired, h, tokens };
             let min = MIN_COLUMNS.max(m.ty().info().block_len);
             split::columns(&*op.exec, output(out, Write::Set)?, m.cols(), min, min, |mut part| sum.columns(&mut part));
             stats.bytes += (fired.len() * m.row_bytes()) as u64;
@@ -477,10 +478,16 @@ impl Sum<'_> {
             let numbers: &[u8] = bytemuck::cast_slice(&numbers);
             for t in 0..self.tokens {
                 let y = &mut part.row(t)[columns.start - start..columns.end - start];
-                self.add(self.floats, some, t, |i| {
-                    let j = some.partition_point(|&s| s < i);
-                    &numbers[4 * j * width..4 * (j + 1) * width]
-                }, y);
+                self.add(
+                    self.floats,
+                    some,
+                    t,
+                    |i| {
+                        let j = some.partition_point(|&s| s < i);
+                        &numbers[4 * j * width..4 * (j + 1) * width]
+                    },
+                    y,
+                );
             }
         }
     }

@@ -14,11 +14,7 @@ const MIN_TASK_BYTES: usize = 16 << 10;
 ///
 /// # Errors
 /// If the rows are on a device that fails.
-pub(crate) fn encode<'a>(
-    exec: &dyn Executor,
-    activations: &Activations,
-    x: &'a mut Hidden,
-) -> Result<EncodedRows<'a>> {
+pub(crate) fn encode<'a>(exec: &dyn Executor, activations: &Activations, x: &'a mut Hidden) -> Result<EncodedRows<'a>> {
     let (dim, row_bytes) = (x.dim(), activations.row_bytes(x.dim()));
     x.encode(activations.form, row_bytes, |rows, out| {
         let encode = |t: usize, row: &mut [u8]| (activations.encode)(&rows[t * dim..(t + 1) * dim], row);

@@ -6,7 +6,8 @@ use pi_testkit::kernels::{Functions, check};
 
 fn functions(k: &TypeKernels) -> Functions {
     let &TypeKernels { activations: a, dot, dot4, tile, axpy, axpy4, decode, .. } = k;
-    let plain = [Activations::F32, Activations::SPLIT15].into_iter().find(|p| p.form == a.form).expect("a known form");
+    let forms = [Activations::F32, Activations::SPLIT15, Activations::PAIRS15];
+    let plain = forms.into_iter().find(|p| p.form == a.form).expect("a known form");
     let activations = pi_testkit::kernels::Activations {
         block_len: a.block_len,
         block_bytes: a.block_bytes,

@@ -477,7 +477,8 @@ impl Case<'_> {
             let n = (wn / info.block_bytes * info.block_len).min(an / act.block_bytes * act.block_len);
             let n = n - n % info.block_len;
             let got = (self.f.dot)(&w[..wn], &a[..an]);
-            let whole = (&w[..n / info.block_len * info.block_bytes], &a[..n.div_ceil(act.block_len) * act.block_bytes]);
+            let whole =
+                (&w[..n / info.block_len * info.block_bytes], &a[..n.div_ceil(act.block_len) * act.block_bytes]);
             let want = (self.f.dot)(whole.0, whole.1);
             if got.to_bits() != want.to_bits() {
                 return self.fail(format!("the product of {wn} and {an} bytes: {got} instead of {want}"));

@@ -2,68 +2,102 @@
 #![allow(unsafe_code)]
 
 use super::lanes::*;
-use crate::activations::{Activations, BLOCK, Encode, HALF_SUMS, SCALE, SPLIT_BYTES, SUMS, scales};
+use crate::activations::{Activations, BLOCK, Encode, pairs15, scales, split15};
 use std::arch::x86_64::*;
 
 /// [`Activations::SPLIT15`] with this encoder.
-pub(super) const SPLIT15: Activations = Activations { encode: ENCODE, ..Activations::SPLIT15 };
+pub(super) const SPLIT15: Activations = Activations { encode: SPLIT, ..Activations::SPLIT15 };
+/// [`Activations::PAIRS15`] with this encoder.
+pub(super) const PAIRS15: Activations = Activations { encode: PAIRS, ..Activations::PAIRS15 };
 
 // SAFETY: leaves this module only through `super::kernels`, after the CPU was found to have the features.
-const ENCODE: Encode = |x, out| unsafe { encode(x, out) };
+const SPLIT: Encode = |x, out| unsafe { split(x, out) };
+// SAFETY: as above.
+const PAIRS: Encode = |x, out| unsafe { pairs(x, out) };
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn encode(x: &[f32], out: &mut [u8]) {
-    let (whole, rest) = x.as_chunks::<BLOCK>();
-    let out = out.as_chunks_mut::<SPLIT_BYTES>().0;
-    for (x, out) in whole.iter().zip(out.iter_mut()) {
-        block(x, out);
-    }
-    if let (false, Some(out)) = (rest.is_empty(), out.get_mut(whole.len())) {
-        let mut x = [0.0; BLOCK];
-        x[..rest.len()].copy_from_slice(rest);
-        block(&x, out);
-    }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn block(x: &[f32; BLOCK], out: &mut [u8; SPLIT_BYTES]) {
-    let groups = x.as_chunks::<32>().0;
-    let mut bits = _mm256_setzero_si256();
-    for x in groups {
-        bits = _mm256_max_epi32(bits, magnitudes(load32_numbers(x)));
-    }
-    let (scale, by) = scales(f32::from_bits(max_i32(bits) as u32));
-    if scale.is_nan() {
-        out.fill(0);
-        return put(out, SCALE, scale);
-    }
-    let by = _mm256_set1_ps(by);
-    for (i, x) in groups.iter().enumerate() {
-        let [a, b, c, d] = load32_numbers(x).map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, by)));
-        let (first, second) = (pack(a, b), pack(c, d));
-        // a pair in 32 bits is the even number below the odd one
-        let even = |v| _mm256_srai_epi32(_mm256_slli_epi32(v, 16), 16);
-        let odd = |v| _mm256_srai_epi32(v, 16);
+fn split(x: &[f32], out: &mut [u8]) {
+    use split15::{BYTES, HALF_SUMS, SCALE, SUMS};
+    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], [a, b]| {
         store32(part(out, 64 * i), pack(even(first), even(second)));
         store32(part(out, 64 * i + 32), pack(odd(first), odd(second)));
-        let (a, b) = (sum_i32(_mm256_add_epi32(a, b)), sum_i32(_mm256_add_epi32(c, d)));
         put(out, SUMS + 4 * i, (a + b) as f32);
         put(out, HALF_SUMS + 8 * i, a as f32);
         put(out, HALF_SUMS + 8 * i + 4, b as f32);
+    });
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pairs(x: &[f32], out: &mut [u8]) {
+    use pairs15::{BYTES, SCALE, SUMS};
+    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], [a, b]| {
+        let at = 128 * (i / 2) + 16 * (i % 2);
+        for (at, v) in [(at, even(first)), (at + 32, odd(first)), (at + 64, even(second)), (at + 96, odd(second))] {
+            store16(part(out, at), _mm256_castsi256_si128(pack(v, v)));
+        }
+        store16(part(out, SUMS + 16 * i), _mm_castps_si128(_mm_set_ss((a + b) as f32)));
+    });
+}
+
+/// `group` writes a group's codes (pairs in 32 bits, the even one below the odd one; its first half, then its second) and
+/// their sums over halves.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn encode<const B: usize>(
+    x: &[f32],
+    out: &mut [u8],
+    scale_at: usize,
+    group: impl Fn(&mut [u8; B], usize, [__m256i; 2], [i32; 2]),
+) {
+    for (x, out) in x.chunks(BLOCK).zip(out.as_chunks_mut::<B>().0) {
+        let mut filled_up = [0.0; BLOCK];
+        let x = x.first_chunk().unwrap_or_else(|| {
+            filled_up[..x.len()].copy_from_slice(x);
+            &filled_up
+        });
+        let groups = x.as_chunks::<32>().0;
+        let mut bits = _mm256_setzero_si256();
+        for x in groups {
+            bits = _mm256_max_epi32(bits, magnitudes(load32_numbers(x)));
+        }
+        let (scale, by) = scales(f32::from_bits(max_i32(bits) as u32));
+        if scale.is_nan() {
+            out[..scale_at].fill(0);
+        } else {
+            let by = _mm256_set1_ps(by);
+            for (i, x) in groups.iter().enumerate() {
+                let [a, b, c, d] = load32_numbers(x).map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, by)));
+                let sums = [sum_i32(_mm256_add_epi32(a, b)), sum_i32(_mm256_add_epi32(c, d))];
+                group(out, i, [pack(a, b), pack(c, d)], sums);
+            }
+        }
+        out[scale_at..].fill(0);
+        put(out, scale_at, scale);
     }
-    put(out, SCALE, scale);
-    out[SCALE + 4..].fill(0);
 }
 
 #[inline(always)]
-fn part<const N: usize>(out: &mut [u8; SPLIT_BYTES], at: usize) -> &mut [u8; N] {
+fn part<const B: usize, const N: usize>(out: &mut [u8; B], at: usize) -> &mut [u8; N] {
     out[at..].first_chunk_mut().expect("within the block")
 }
 
 #[inline(always)]
-fn put(out: &mut [u8; SPLIT_BYTES], at: usize, v: f32) {
+fn put<const B: usize>(out: &mut [u8; B], at: usize, v: f32) {
     *part(out, at) = v.to_le_bytes();
+}
+
+/// The lower of two numbers in 32 bits.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn even(v: __m256i) -> __m256i {
+    _mm256_srai_epi32(_mm256_slli_epi32(v, 16), 16)
+}
+
+/// The upper.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn odd(v: __m256i) -> __m256i {
+    _mm256_srai_epi32(v, 16)
 }
 
 /// 32-bit integers as 16 bits, in order.

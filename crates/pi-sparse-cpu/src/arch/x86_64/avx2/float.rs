@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 /// Numbers that are decoded at a time for a tile.
 const PART: usize = 256;
 /// Tokens that pass by a decoded part before the next is made.
-const TOKENS: usize = 30;
+const TOKENS: usize = 18;
 
 /// Rows of `N`-byte numbers beside f32 activations, eight at a time with one sum in each lane. The last eight are filled up
 /// with zeros.
@@ -18,19 +18,22 @@ fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&
     let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
     let x = x.as_chunks::<4>().0;
     let n = w.iter().fold(x.len(), |n, w| n.min(w.len()));
-    let (eights, rest) = (n / 8, n % 8);
+    let (eights, rest) = x[..n].as_chunks::<8>();
+    let mut whole: [&[[[u8; N]; 8]]; R] = [&[]; R];
+    for r in 0..R {
+        whole[r] = &w[r].as_chunks().0[..eights.len()];
+    }
     let mut acc = [_mm256_setzero_ps(); R];
-    let whole = w.map(|w| &w.as_chunks::<8>().0[..eights]);
-    for (i, x) in x.as_chunks::<8>().0[..eights].iter().enumerate() {
+    for (i, x) in eights.iter().enumerate() {
         let x = load_bytes(x);
         for r in 0..R {
             acc[r] = _mm256_fmadd_ps(read(&whole[r][i]), x, acc[r]);
         }
     }
-    if rest > 0 {
-        let x = load_bytes(&filled_up(&x[n - rest..n]));
+    if !rest.is_empty() {
+        let x = load_bytes(&filled_up(rest));
         for r in 0..R {
-            acc[r] = _mm256_fmadd_ps(read(&filled_up(&w[r][n - rest..n])), x, acc[r]);
+            acc[r] = _mm256_fmadd_ps(read(&filled_up(&w[r][n - rest.len()..n])), x, acc[r]);
         }
     }
     let mut y = [0.0; R];
@@ -47,6 +50,9 @@ fn filled_up<const N: usize>(few: &[[u8; N]]) -> [[u8; N]; 8] {
     eight[..few.len()].copy_from_slice(few);
     eight
 }
+
+/// Four rows of decoded weights.
+type Panel = [[__m256; 4]; PART / 8];
 
 /// Four rows of equal length with several rows of activations.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -74,17 +80,7 @@ fn tile<const N: usize>(
                     };
                 }
             }
-            let row = |t: usize| -> &[[u8; 4]] {
-                let x = x.get(t * row_bytes + 4 * from..).unwrap_or(&[]).as_chunks().0;
-                &x[..n.min(x.len())]
-            };
-            let (threes, rest) = totals[..y.len()].as_chunks_mut::<3>();
-            for (t, totals) in threes.iter_mut().enumerate() {
-                pass(&panel, [row(3 * t), row(3 * t + 1), row(3 * t + 2)], totals);
-            }
-            for (t, totals) in rest.iter_mut().enumerate() {
-                pass(&panel, [row(threes.len() * 3 + t)], std::array::from_mut(totals));
-            }
+            pass(&panel, n, x, (row_bytes, 4 * from), &mut totals[..y.len()]);
         }
         for (y, totals) in y.iter_mut().zip(totals) {
             *y = [sum(totals[0]), sum(totals[1]), sum(totals[2]), sum(totals[3])];
@@ -92,29 +88,72 @@ fn tile<const N: usize>(
     }
 }
 
-/// Tokens beside four decoded rows.
+/// `n` numbers of each token, `row_bytes` apart from byte `at` on, pass by decoded rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn pass<const T: usize>(panel: &[[__m256; 4]; PART / 8], x: [&[[u8; 4]]; T], totals: &mut [[__m256; 4]; T]) {
-    let mut acc = *totals;
-    let n = x.iter().fold(PART, |n, x| n.min(x.len()));
-    let whole = x.map(|x| &x.as_chunks::<8>().0[..n / 8]);
-    for (i, panel) in panel.iter().enumerate().take(n / 8) {
-        for t in 0..T {
-            let x = load_bytes(&whole[t][i]);
-            for r in 0..4 {
-                acc[t][r] = _mm256_fmadd_ps(panel[r], x, acc[t][r]);
+fn pass(panel: &Panel, n: usize, x: &[u8], (row_bytes, at): (usize, usize), totals: &mut [[__m256; 4]]) {
+    let row = |t: usize| -> &[[u8; 4]] {
+        let x = x.get(t * row_bytes + at..).unwrap_or(&[]).as_chunks().0;
+        &x[..n.min(x.len())]
+    };
+    let (threes, rest) = totals.as_chunks_mut::<3>();
+    let done = 3 * threes.len();
+    for (t, totals) in threes.iter_mut().enumerate() {
+        let x = [row(3 * t), row(3 * t + 1), row(3 * t + 2)];
+        if x[0].len() == n && x[1].len() == n && x[2].len() == n {
+            add(panel, x, totals);
+        } else {
+            for t in 0..3 {
+                add(panel, [x[t]], std::array::from_mut(&mut totals[t]));
             }
         }
     }
-    if n % 8 > 0 {
+    for (t, totals) in rest.iter_mut().enumerate() {
+        add(panel, [row(done + t)], std::array::from_mut(totals));
+    }
+}
+
+/// Tokens of equal length beside decoded rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add<const T: usize>(panel: &Panel, x: [&[[u8; 4]]; T], totals: &mut [[__m256; 4]; T]) {
+    let (first, rest) = x[0].as_chunks::<8>();
+    let mut whole: [&[[[u8; 4]; 8]]; T] = [first; T];
+    for t in 0..T {
+        whole[t] = &x[t].as_chunks().0[..first.len()];
+    }
+    let mut acc = [[_mm256_setzero_ps(); 4]; T];
+    for t in 0..T {
+        acc[t] = totals[t];
+    }
+    for (i, panel) in panel.iter().enumerate().take(first.len()) {
+        let mut v = [_mm256_setzero_ps(); T];
         for t in 0..T {
-            let x = load_bytes(&filled_up(&x[t][n / 8 * 8..n]));
-            for r in 0..4 {
-                acc[t][r] = _mm256_fmadd_ps(panel[n / 8][r], x, acc[t][r]);
+            v[t] = load_bytes(&whole[t][i]);
+        }
+        // one register of weights at a time: with the sums and activations, that fills all sixteen
+        for r in 0..4 {
+            let w = panel[r];
+            for t in 0..T {
+                acc[t][r] = _mm256_fmadd_ps(w, v[t], acc[t][r]);
             }
         }
+    }
+    if !rest.is_empty() {
+        add_rest(&panel[first.len()], x, first.len() * 8, &mut acc);
     }
     *totals = acc;
+}
+
+/// Less than eight numbers of each token.
+#[cold]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_rest<const T: usize>(panel: &[__m256; 4], x: [&[[u8; 4]]; T], from: usize, acc: &mut [[__m256; 4]; T]) {
+    for t in 0..T {
+        let x = load_bytes(&filled_up(&x[t][from..]));
+        for r in 0..4 {
+            acc[t][r] = _mm256_fmadd_ps(panel[r], x, acc[t][r]);
+        }
+    }
 }
 
 /// Calls `f` with eight numbers of each row and their place in `y`; at the end with copies, of which only what there is
@@ -129,7 +168,10 @@ fn update<const R: usize, const N: usize>(
 ) {
     let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
     let n = w.iter().fold(y.len(), |n, w| n.min(w.len()));
-    let whole = w.map(|w| &w.as_chunks::<8>().0[..n / 8]);
+    let mut whole: [&[[[u8; N]; 8]]; R] = [&[]; R];
+    for r in 0..R {
+        whole[r] = &w[r].as_chunks().0[..n / 8];
+    }
     let (y8, y_rest) = y[..n].as_chunks_mut::<8>();
     for (i, y) in y8.iter_mut().enumerate() {
         let mut v = [_mm256_setzero_ps(); R];

@@ -3,7 +3,7 @@
 use super::iq4_nl::values;
 use super::lanes::*;
 use super::large::{Head, Table};
-use crate::activations::SUMS;
+use crate::activations::split15::SUMS;
 use std::arch::x86_64::*;
 
 super::large::large_kernels!(136, 0, SUMS);

@@ -48,6 +48,14 @@ pub(super) fn store(out: &mut [f32; 8], v: __m256) {
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), v) }
 }
 
+/// Stores 16 bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store16(out: &mut [u8; 16], v: __m128i) {
+    // SAFETY: 16 writable bytes; the store needs no alignment.
+    unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), v) }
+}
+
 /// Stores 32 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -105,11 +113,44 @@ pub(super) fn sum_i32(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0b10_11_00_01)))
 }
 
-/// The number at byte `at` in the first lane, zeros in the others.
+/// 16 bytes of `a` from `at`, then those of `b`.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn first_float<const B: usize>(b: &[u8; B], at: usize) -> __m256 {
-    _mm256_zextps128_ps256(_mm_set_ss(float_at(b, at)))
+pub(super) fn load16_each<const B: usize>(a: &[u8; B], b: &[u8; B], at: usize) -> __m256i {
+    _mm256_set_m128i(load16(b, at), load16(a, at))
+}
+
+/// The half-precision number at byte `at` of `a` in the lower lanes, that of `b` in the upper.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn half_each<const B: usize>(a: &[u8; B], b: &[u8; B], at: usize) -> __m256 {
+    let both = i32::from_le_bytes([a[at], a[at + 1], b[at], b[at + 1]]);
+    let four_each = _mm_set_epi64x(0x0302_0302_0302_0302, 0x0100_0100_0100_0100);
+    _mm256_cvtph_ps(_mm_shuffle_epi8(_mm_cvtsi32_si128(both), four_each))
+}
+
+/// The half-precision numbers at bytes 0 and 2: the first ones, then the second ones, as [`half_each`].
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn two_halves_each<const B: usize>(a: &[u8; B], b: &[u8; B]) -> (__m256, __m256) {
+    let word = |b: &[u8; B]| i32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let all = _mm_insert_epi32(_mm_cvtsi32_si128(word(a)), word(b), 1);
+    let first = _mm_set_epi64x(0x0504_0504_0504_0504, 0x0100_0100_0100_0100);
+    let second = _mm_set_epi64x(0x0706_0706_0706_0706, 0x0302_0302_0302_0302);
+    (_mm256_cvtph_ps(_mm_shuffle_epi8(all, first)), _mm256_cvtph_ps(_mm_shuffle_epi8(all, second)))
+}
+
+/// Half bytes as 16-bit numbers: the low ones of even bytes, of odd bytes, the high ones of even bytes, of odd bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn nibbles(v: __m256i) -> [__m256i; 4] {
+    let low = _mm256_set1_epi16(15);
+    [
+        _mm256_and_si256(v, low),
+        _mm256_and_si256(_mm256_srli_epi16(v, 8), low),
+        _mm256_and_si256(_mm256_srli_epi16(v, 4), low),
+        _mm256_srli_epi16(v, 12),
+    ]
 }
 
 /// 32 unsigned bytes as 16-bit numbers: the even ones, the odd ones.

@@ -4,9 +4,14 @@
 //! exact integers, and the few roundings have one order; so one row, four, and a tile of rows and tokens give the same bits.
 
 use super::lanes::*;
-use super::rows::{GROUPS, TOKENS, X, block_of};
-use crate::activations::SCALE;
+use super::rows::{TOKENS, block_of};
+use crate::activations::split15::{BYTES, SCALE};
 use std::arch::x86_64::*;
+
+/// Groups of 32 in a block.
+const GROUPS: usize = 8;
+
+type X = [u8; BYTES];
 
 /// What a block is beside the codes of its groups.
 pub(super) struct Head<const M: usize> {

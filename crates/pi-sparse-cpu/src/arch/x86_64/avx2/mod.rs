@@ -26,7 +26,7 @@ mod rows;
 mod small;
 
 use crate::{Activations, kernels::Kernels};
-use encode::SPLIT15;
+use encode::{PAIRS15, SPLIT15};
 use pi_core::QuantType;
 
 /// Activations beside float weights.

@@ -2,7 +2,7 @@
 
 use super::lanes::*;
 use super::large::{Head, Table};
-use crate::activations::HALF_SUMS;
+use crate::activations::split15::HALF_SUMS;
 use std::arch::x86_64::*;
 
 super::large::large_kernels!(84, 2, HALF_SUMS);

@@ -1,25 +1,18 @@
 //! Q4_0. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
+use super::small::Pair;
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(18);
 
-#[target_feature(enable = "avx2")]
-#[inline]
-fn codes(w: &[u8; 18]) -> [__m256i; 2] {
-    unsigned(halves(load16(w, 2))).map(|v| _mm256_sub_epi16(v, _mm256_set1_epi16(8)))
-}
-
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn scale(w: &[u8; 18]) -> __m256 {
-    half_all(w, 0)
-}
-
-#[inline(always)]
-fn min(_: &[u8; 18]) -> Option<__m256> {
-    None
+fn unpack(a: &[u8; 18], b: &[u8; 18]) -> Pair {
+    let scales = half_each(a, b, 0);
+    // codes are taken as 0…15, and eight times the activations subtracted
+    let mins = Some(_mm256_mul_ps(scales, _mm256_set1_ps(-8.0)));
+    Pair { codes: nibbles(load16_each(a, b, 2)), scales, mins }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,26 +1,16 @@
 //! Q4_1. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
+use super::small::Pair;
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(20);
 
-#[target_feature(enable = "avx2")]
-#[inline]
-fn codes(w: &[u8; 20]) -> [__m256i; 2] {
-    unsigned(halves(load16(w, 4)))
-}
-
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn scale(w: &[u8; 20]) -> __m256 {
-    half_all(w, 0)
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn min(w: &[u8; 20]) -> Option<__m256> {
-    Some(half_all(w, 2))
+fn unpack(a: &[u8; 20], b: &[u8; 20]) -> Pair {
+    let (scales, mins) = two_halves_each(a, b);
+    Pair { codes: nibbles(load16_each(a, b, 4)), scales, mins: Some(mins) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,7 +1,8 @@
 //! Q5_1. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
-use super::q5_0::fifth_bits;
+use super::q5_0::{fifth_bits, five_bits};
+use super::small::Pair;
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(24);
@@ -12,22 +13,12 @@ fn bytes(w: &[u8; 24]) -> __m256i {
     _mm256_or_si256(halves(load16(w, 8)), fifth_bits(float_at(w, 4).to_bits()))
 }
 
-#[target_feature(enable = "avx2")]
-#[inline]
-fn codes(w: &[u8; 24]) -> [__m256i; 2] {
-    unsigned(bytes(w))
-}
-
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn scale(w: &[u8; 24]) -> __m256 {
-    half_all(w, 0)
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn min(w: &[u8; 24]) -> Option<__m256> {
-    Some(half_all(w, 2))
+fn unpack(a: &[u8; 24], b: &[u8; 24]) -> Pair {
+    let codes = five_bits(load16_each(a, b, 8), float_at(a, 4).to_bits(), float_at(b, 4).to_bits());
+    let (scales, mins) = two_halves_each(a, b);
+    Pair { codes, scales, mins: Some(mins) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

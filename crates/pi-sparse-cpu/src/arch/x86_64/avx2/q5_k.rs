@@ -2,7 +2,7 @@
 
 use super::lanes::*;
 use super::q4_k::{head, prepare, scaled, table};
-use crate::activations::SUMS;
+use crate::activations::split15::SUMS;
 use std::arch::x86_64::*;
 
 super::large::large_kernels!(176, 1, SUMS);

@@ -2,7 +2,7 @@
 
 use super::lanes::*;
 use super::large::{Head, Table};
-use crate::activations::SUMS;
+use crate::activations::split15::SUMS;
 use std::arch::x86_64::*;
 
 super::large::large_kernels!(210, 0, SUMS);

@@ -1,25 +1,16 @@
 //! Q8_0. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
+use super::small::Pair;
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(34);
 
-#[target_feature(enable = "avx2")]
-#[inline]
-fn codes(w: &[u8; 34]) -> [__m256i; 2] {
-    signed(load32(w, 2))
-}
-
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn scale(w: &[u8; 34]) -> __m256 {
-    half_all(w, 0)
-}
-
-#[inline(always)]
-fn min(_: &[u8; 34]) -> Option<__m256> {
-    None
+fn unpack(a: &[u8; 34], b: &[u8; 34]) -> Pair {
+    let (first, second) = (signed(load16_each(a, b, 2)), signed(load16_each(a, b, 18)));
+    Pair { codes: [first[0], first[1], second[0], second[1]], scales: half_each(a, b, 0), mins: None }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,18 +1,12 @@
 //! What rows of all block types share.
 
-use crate::activations::SPLIT_BYTES;
-
 /// Tokens that pass by a panel of unpacked weights before the next is made: their sums stay in the nearest cache.
 pub(super) const TOKENS: usize = 32;
-/// Groups of 32 in a block of activations.
-pub(super) const GROUPS: usize = 8;
-/// A block of activations.
-pub(super) type X = [u8; SPLIT_BYTES];
 
-/// Block `s` of row `t` of the activations.
+/// Block `s` of `B` bytes of row `t` of the activations.
 #[inline(always)]
-pub(super) fn block_of(x: &[u8], row_bytes: usize, t: usize, s: usize) -> Option<&X> {
-    x.get(t * row_bytes + s * SPLIT_BYTES..)?.first_chunk()
+pub(super) fn block_of<const B: usize>(x: &[u8], row_bytes: usize, t: usize, s: usize) -> Option<&[u8; B]> {
+    x.get(t * row_bytes + s * B..)?.first_chunk()
 }
 
 /// True if rows are equally long.
