@@ -16,7 +16,7 @@ use pi_testkit::{
     golden::{self, ModelGolden},
     requantise,
 };
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Mutex};
 
 const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1";
 
@@ -25,6 +25,8 @@ struct Requantised {
     file: File,
     default: QuantType,
     others: BTreeMap<String, QuantType>,
+    /// What was made already: two engines are built from one source.
+    made: Mutex<BTreeMap<String, Matrix>>,
 }
 
 impl WeightSource for Requantised {
@@ -41,9 +43,14 @@ impl WeightSource for Requantised {
         if m.rows() == 1 {
             return Ok(Some(m));
         }
-        let name = name.strip_suffix(".weight").unwrap_or(name);
-        let ty = *self.others.get(name).unwrap_or(&self.default);
-        Ok(Some(requantise(&m, ty)?))
+        let mut made = self.made.lock().unwrap();
+        if let Some(m) = made.get(name) {
+            return Ok(Some(m.clone()));
+        }
+        let ty = *self.others.get(name.strip_suffix(".weight").unwrap_or(name)).unwrap_or(&self.default);
+        let m = requantise(&m, ty)?;
+        made.insert(name.into(), m.clone());
+        Ok(Some(m))
     }
 }
 
@@ -60,7 +67,7 @@ fn requantised(name: &str) -> Option<Requantised> {
         }
         others.extend(tensors.iter().map(|t| (t.clone(), ty(type_name))));
     }
-    Some(Requantised { file, default, others })
+    Some(Requantised { file, default, others, made: Mutex::default() })
 }
 
 fn session(engine: &Engine) -> Session {
@@ -123,22 +130,19 @@ fn on_the_exact_path_the_quantised_file_equals_its_dequantised_twin() {
     }
 }
 
-/// Differences from the reference along fixed texts.
+/// Differences from something along fixed texts.
 #[derive(Default)]
 struct Differences {
     log_prob: f32,
     steps: usize,
     same: usize,
     positions: usize,
-    /// The same where the reference is decided: its first choice leads by at least [`DECIDED`].
+    /// The same where the choice is no toss-up: the first one leads by at least [`DECIDED`].
     decided_same: usize,
     decided: usize,
 }
 
-/// The target is an agreement above 97 % over all positions, for every type. It is missed for five of the twelve: of 367, Q2_K
-/// and Q4_0 354, Q4_K_S 352, Q5_K_M 353, Q8_0 355. Exact f32 activations, tried for three types, reach it (Q4_0 357, Q5_0 358,
-/// Q8_0 360), so the rest is the rounding of activations to 8 bits. This margin and the lower bound for all positions below were
-/// chosen after those numbers were seen: they guard against getting worse and do not show that the target is met.
+/// Natural logarithms that a first choice must lead by.
 const DECIDED: f32 = 0.1;
 
 impl Differences {
@@ -154,20 +158,81 @@ impl Differences {
         self.log_prob += (logits[token as usize] - log_sum_exp(logits) - log_prob).abs();
         self.steps += 1;
     }
+
+    fn mean(&self) -> f32 {
+        self.log_prob / self.steps as f32
+    }
+
+    fn share(&self) -> f32 {
+        self.same as f32 / self.positions as f32
+    }
 }
 
-/// What integer kernels may differ by: mean of next-token log-probabilities, top-1 agreement, perplexity.
-fn assert_close(name: &str, engine: &Engine) {
+impl std::fmt::Display for Differences {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "mean |Δ log p| {:.4}, top-1 {}/{} ({}/{} of decided ones)",
+            self.mean(),
+            self.same,
+            self.positions,
+            self.decided_same,
+            self.decided
+        )
+    }
+}
+
+/// First choices, their leads, and log-probabilities of next tokens along a text.
+struct Along {
+    best: Vec<(u32, f32)>,
+    next: Vec<f32>,
+}
+
+fn along(s: &mut Session, ids: &[u32]) -> Along {
+    feed(s, ids);
+    let (mut best, mut next) = (Vec::new(), Vec::new());
+    for i in 0..ids.len() {
+        let logits = s.logits(i).unwrap();
+        let first = argmax(logits).unwrap();
+        let second = logits.iter().enumerate().filter(|(t, _)| *t != first as usize).map(|(_, l)| *l);
+        best.push((first, logits[first as usize] - second.fold(f32::NEG_INFINITY, f32::max)));
+        next.extend(ids.get(i + 1).map(|&t| logits[t as usize] - log_sum_exp(logits)));
+    }
+    Along { best, next }
+}
+
+/// What the fast path may differ by, along the golden's texts and the reference's own greedy ones.
+///
+/// - From the exact path over the same weights: hardly at all. This is what tells right from wrong.
+/// - From the reference over the same weights: mean of next-token log-probabilities, perplexity, and top-1 agreement where the
+///   reference's choice is no toss-up. The reference rounds activations to 8 bits, which moves its own choice in 1 to 4 of 100
+///   positions; *exact* f32 activations agree with it in 352 (Q4_K_S) to 360 of 367 positions, so agreement over all
+///   positions says more about its rounding than about ours.
+fn assert_close(name: &str, fast: &Engine, exact: &Engine) {
     let Some(golden) = test_data(&format!("goldens/model/{name}.json")) else { return };
     let Some(text) = test_data("goldens/text/alice.txt") else { return };
     let want: ModelGolden = golden::read(&golden);
-    let mut s = session(engine);
-    let mut d = Differences::default();
+    let (mut s, mut exactly) = (session(fast), session(exact));
+    let (mut d, mut from_exact, mut exact_d) = (Differences::default(), Differences::default(), Differences::default());
+    let mut compare = |s: &mut Session, ids: &[u32]| {
+        let exact = along(&mut exactly, ids);
+        feed(s, ids);
+        for (i, &(best, gap)) in exact.best.iter().enumerate() {
+            let got = s.logits(i).unwrap();
+            from_exact.position(got, best, gap);
+            if let Some(&p) = exact.next.get(i) {
+                from_exact.step(got, ids[i + 1], p);
+            }
+        }
+        exact
+    };
     for text in &want.logits_kvf32 {
-        feed(&mut s, &text.ids);
+        let exact = compare(&mut s, &text.ids);
         for (i, want) in text.positions.iter().enumerate() {
             let got = s.logits(i).unwrap();
-            d.position(got, want.top[0].0, want.top[0].1 - want.top[1].1);
+            let (best, gap) = (want.top[0].0, want.top[0].1 - want.top[1].1);
+            d.position(got, best, gap);
+            exact_d.same += usize::from(exact.best[i].0 == best);
             if let (Some(p), Some(&next)) = (want.next_logprob, text.ids.get(i + 1)) {
                 d.step(got, next, p);
             }
@@ -175,26 +240,28 @@ fn assert_close(name: &str, engine: &Engine) {
     }
     // Along the reference's own greedy texts, each of its tokens is the most likely one.
     for text in &want.greedy_kvf32 {
-        feed(&mut s, &[&text.prompt_ids[..], &text.gen_ids].concat());
+        let exact = compare(&mut s, &[&text.prompt_ids[..], &text.gen_ids].concat());
         for (i, &token) in text.gen_ids.iter().enumerate() {
-            let got = s.logits(text.prompt_ids.len() - 1 + i).unwrap();
+            let at = text.prompt_ids.len() - 1 + i;
+            let got = s.logits(at).unwrap();
             d.position(got, token, text.top1_top2_gap[i]);
+            exact_d.same += usize::from(exact.best[at].0 == token);
             d.step(got, token, text.logprob[i]);
         }
     }
-    let mean = d.log_prob / d.steps as f32;
     let want = &want.ppl_kvf32;
     let (ppl, half, tokens) = perplexity(&mut s, &std::fs::read_to_string(text).unwrap(), want.window);
     println!(
-        "{name}: mean |Δ log p| {mean:.4}, top-1 {}/{} ({}/{} where the reference is decided), \
+        "{name}: from the exact path: {from_exact}; from the reference: {d} (the exact path agrees with it in {}), \
          perplexity {ppl:.3} / {half:.3} (reference {:.3} / {:.3})",
-        d.same, d.positions, d.decided_same, d.decided, want.ppl_all, want.ppl_half
+        exact_d.same, want.ppl_all, want.ppl_half
     );
     assert_eq!(tokens, want.n_tokens);
-    assert!(mean < 0.06, "{name}: mean difference of log-probabilities {mean}");
-    let agreement = |same: usize, of: usize| same as f32 / of as f32;
-    assert!(agreement(d.decided_same, d.decided) > 0.97, "{name}: top-1 agreement {}/{}", d.decided_same, d.decided);
-    assert!(agreement(d.same, d.positions) > 0.95, "{name}: top-1 agreement {}/{}", d.same, d.positions);
+    assert!(from_exact.mean() < 0.003 && from_exact.share() > 0.99, "{name}, from the exact path: {from_exact}");
+    assert!(d.mean() < 0.06, "{name}, from the reference: {d}");
+    let decided = d.decided_same as f32 / d.decided as f32;
+    assert!(decided > 0.97, "{name}, from the reference: {d}");
+    assert!(d.same + 4 >= exact_d.same, "{name}: {d}, but the exact path agrees in {}", exact_d.same);
     for (got, want) in [(ppl, want.ppl_all), (half, want.ppl_half)] {
         assert!((got / want - 1.0).abs() < 0.015, "{name}: perplexity {got} instead of {want}");
     }
@@ -203,9 +270,10 @@ fn assert_close(name: &str, engine: &Engine) {
 #[test]
 fn fast_kernels_stay_close_to_the_reference_for_the_file_as_published() {
     let Some(file) = test_model(&format!("{MODEL}.gguf")) else { return };
+    let engine = |kernels| Engine::builder().kernels(kernels).kv(KvType::F32).open(&file).unwrap();
+    let exact = engine(Kernels::reference());
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Reference) {
-        let builder = Engine::builder().kernels(Kernels::for_isa(isa).unwrap()).kv(KvType::F32);
-        assert_close(MODEL, &builder.open(&file).unwrap());
+        assert_close(MODEL, &engine(Kernels::for_isa(isa).unwrap()), &exact);
     }
 }
 
@@ -214,8 +282,9 @@ macro_rules! close_in {
         #[test]
         fn $test() {
             let Some(source) = requantised($ty) else { return };
-            let engine = Engine::builder().kernels(if std::env::var_os("EXACT").is_some() { Kernels::reference() } else { Kernels::best() }).kv(KvType::F32).load(&source).unwrap();
-            assert_close(concat!("smollm2-135m.", $ty), &engine);
+            let engine = |kernels| Engine::builder().kernels(kernels).kv(KvType::F32).load(&source).unwrap();
+            let name = concat!("smollm2-135m.", $ty);
+            assert_close(name, &engine(Kernels::best()), &engine(Kernels::reference()));
         }
     )*};
 }

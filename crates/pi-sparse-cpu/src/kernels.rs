@@ -13,10 +13,12 @@ pub enum Isa {
     Reference,
     /// x86-64 with AVX2, FMA and F16C. Activations of quantised weights are encoded to 15 bits.
     Avx2,
+    /// The same with AVX-512 (F, BW, DQ, VL, VNNI): fewer instructions, the same bits.
+    Avx512,
 }
 
 impl Isa {
-    const ALL: [Isa; 2] = [Isa::Reference, Isa::Avx2];
+    const ALL: [Isa; 3] = [Isa::Reference, Isa::Avx2, Isa::Avx512];
 
     /// The sets that this CPU has, the plainest first.
     pub fn available() -> Vec<Isa> {
@@ -28,8 +30,10 @@ impl Isa {
             Isa::Reference => true,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => arch::x86_64::avx2::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => arch::x86_64::avx512::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => false,
+            _ => false,
         }
     }
 }
@@ -39,6 +43,7 @@ impl fmt::Display for Isa {
         f.pad(match self {
             Isa::Reference => "reference",
             Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
         })
     }
 }
@@ -135,8 +140,10 @@ impl Kernels {
             Isa::Reference => Some(Self::reference()),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => arch::x86_64::avx2::kernels(Self::reference()),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => arch::x86_64::avx512::kernels(Self::reference()),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => None,
+            _ => None,
         };
         kernels
             .map(|kernels| Self { isa, ..kernels })

@@ -50,7 +50,7 @@ fn a_wrong_kernel_is_found_out() {
 
 #[test]
 fn instruction_sets_have_names_and_say_when_they_are_missing() {
-    for isa in [Isa::Reference, Isa::Avx2] {
+    for isa in [Isa::Reference, Isa::Avx2, Isa::Avx512] {
         assert_eq!(isa.to_string().parse::<Isa>(), Ok(isa));
         match Kernels::for_isa(isa) {
             Ok(kernels) => {
@@ -69,15 +69,16 @@ fn instruction_sets_have_names_and_say_when_they_are_missing() {
 }
 
 #[test]
-fn the_reference_is_exact_and_avx2_covers_every_type_of_weights() {
+fn the_reference_is_exact_and_every_other_set_covers_every_type_of_weights() {
     for ty in QuantType::ALL {
         let k = *Kernels::reference().get(ty);
         assert_eq!((k.isa, k.activations.form), (Isa::Reference, Form::F32), "{ty}");
     }
-    if let Ok(kernels) = Kernels::for_isa(Isa::Avx2) {
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Reference) {
+        let kernels = Kernels::for_isa(isa).expect("available");
         for ty in QuantType::ALL {
             let activations_only = matches!(ty, QuantType::Q8_1 | QuantType::Q8_K);
-            assert_eq!(kernels.get(ty).isa == Isa::Avx2, !activations_only, "{ty}");
+            assert_eq!(kernels.get(ty).isa == isa, !activations_only, "{ty} {isa}");
         }
     }
 }

@@ -11,6 +11,8 @@ use pi_core::QuantType;
 
 /// Numbers decoded at a time: a multiple of every block length.
 const PART: usize = 256;
+/// Rows of activations that pass by a decoded part before the next is decoded.
+const TOKENS: usize = 32;
 /// Independent sums.
 const LANES: usize = 16;
 
@@ -43,9 +45,9 @@ fn of<const T: usize>() -> TypeKernels {
         activations: Activations::F32,
         dot: dot::<T>,
         dot4: |w, x| w.map(|w| dot::<T>(w, x)),
-        tile: None,
+        tile: Some(tile::<T>),
         axpy: axpy::<T>,
-        axpy4: None,
+        axpy4: Some(axpy4::<T>),
         decode: QuantType::ALL[T].info().decode,
         isa: Isa::Reference,
     }
@@ -65,25 +67,54 @@ fn decode_part<const T: usize>(w: &[u8], out: &mut [f32; PART]) -> usize {
 }
 
 fn dot<const T: usize>(w: &[u8], x: &[u8]) -> f32 {
+    let mut y = [0.0];
+    rows::<T, 1>(w, x, 0, &mut y);
+    y[0]
+}
+
+/// One row beside several rows of activations: each part is decoded once for `N` of them.
+fn rows<const T: usize, const N: usize>(w: &[u8], x: &[u8], row_bytes: usize, y: &mut [f32]) {
     let block = QuantType::ALL[T].info().block_len;
-    let mut lanes = [0.0; LANES];
     let mut buffer = [0.0; PART];
-    for (w, x) in w.chunks(part_bytes::<T>()).zip(x.chunks(PART * 4)) {
-        let x = x.as_chunks::<4>().0;
-        // activations that fill no block of weights do not count
-        let n = decode_part::<T>(w, &mut buffer).min(x.len() / block * block);
-        let (w_lanes, w_rest) = buffer[..n].as_chunks::<LANES>();
-        let (x_lanes, x_rest) = x[..n].as_chunks::<LANES>();
-        for (w, x) in w_lanes.iter().zip(x_lanes) {
-            for i in 0..LANES {
-                lanes[i] += w[i] * f32::from_le_bytes(x[i]);
+    for (c, y) in y.chunks_mut(N).enumerate() {
+        let mut lanes = [[0.0; LANES]; N];
+        for (p, w) in w.chunks(part_bytes::<T>()).enumerate() {
+            let n = decode_part::<T>(w, &mut buffer);
+            for (t, lanes) in lanes.iter_mut().enumerate().take(y.len()) {
+                let x = x.get((c * N + t) * row_bytes + p * PART * 4..).unwrap_or(&[]).as_chunks::<4>().0;
+                // activations that fill no block of weights do not count
+                add_products(&buffer[..n.min(x.len() / block * block)], x, lanes);
             }
         }
-        for (i, (w, x)) in w_rest.iter().zip(x_rest).enumerate() {
-            lanes[i] += w * f32::from_le_bytes(*x);
+        for (y, lanes) in y.iter_mut().zip(lanes) {
+            *y = sum(lanes);
         }
     }
-    sum(lanes)
+}
+
+fn add_products(w: &[f32], x: &[[u8; 4]], lanes: &mut [f32; LANES]) {
+    let (w_lanes, w_rest) = w.as_chunks::<LANES>();
+    let (x_lanes, x_rest) = x[..w.len()].as_chunks::<LANES>();
+    for (w, x) in w_lanes.iter().zip(x_lanes) {
+        for i in 0..LANES {
+            lanes[i] += w[i] * f32::from_le_bytes(x[i]);
+        }
+    }
+    for (i, (w, x)) in w_rest.iter().zip(x_rest).enumerate() {
+        lanes[i] += w * f32::from_le_bytes(*x);
+    }
+}
+
+fn tile<const T: usize>(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
+    let mut column = [0.0; TOKENS];
+    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+        let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
+        for (r, w) in w.into_iter().enumerate() {
+            let column = &mut column[..y.len()];
+            rows::<T, TOKENS>(w, x, row_bytes, column);
+            y.iter_mut().zip(column).for_each(|(y, v)| y[r] = *v);
+        }
+    }
 }
 
 /// Adds the lanes pairwise, which loses less than one after another.
@@ -107,6 +138,10 @@ fn axpy<const T: usize>(w: &[u8], a: f32, y: &mut [f32]) {
             *y += a * w;
         }
     }
+}
+
+fn axpy4<const T: usize>(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
+    w.into_iter().zip(a).for_each(|(w, a)| axpy::<T>(w, a, y));
 }
 
 #[cfg(test)]

@@ -90,6 +90,7 @@ fn tile<const N: usize>(
 
 /// `n` numbers of each token, `row_bytes` apart from byte `at` on, pass by decoded rows.
 #[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 fn pass(panel: &Panel, n: usize, x: &[u8], (row_bytes, at): (usize, usize), totals: &mut [[__m256; 4]]) {
     let row = |t: usize| -> &[[u8; 4]] {
         let x = x.get(t * row_bytes + at..).unwrap_or(&[]).as_chunks().0;
@@ -193,21 +194,21 @@ fn update<const R: usize, const N: usize>(
 }
 
 macro_rules! float_kernels {
-    ($name:ident, $bytes:literal, $read:ident) => {
-        pub(super) const $name: TypeKernels = {
-            #[target_feature(enable = "avx2,fma,f16c")]
+    ($name:ident, $isa:ident, $features:literal, $bytes:literal, $read:ident) => {
+        pub(in crate::arch::x86_64) const $name: TypeKernels = {
+            #[target_feature(enable = $features)]
             #[inline]
             fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
                 super::float::dots(w, x, |b: &[[u8; $bytes]; 8]| $read(b))
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
                 super::float::tile(w, (x, row_bytes), y, |b: &[[u8; $bytes]; 8]| $read(b));
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
                 let read = |b: &[[u8; $bytes]; 8]| $read(b);
@@ -220,19 +221,22 @@ macro_rules! float_kernels {
                 });
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             fn decode(w: &[u8], out: &mut [f32]) {
                 update([w], out, |b: &[[u8; $bytes]; 8]| $read(b), |[v], out| store(out, v));
             }
 
-            rows::row_kernels!(F32)
+            rows::row_kernels!(F32, $isa, $features)
         };
     };
 }
 
-float_kernels!(F32, 4, load_bytes);
-float_kernels!(F16, 2, read_f16);
-float_kernels!(BF16, 2, read_bf16);
+float_kernels!(F32, Avx2, "avx2,fma,f16c", 4, load_bytes);
+float_kernels!(F16, Avx2, "avx2,fma,f16c", 2, read_f16);
+float_kernels!(BF16, Avx2, "avx2,fma,f16c", 2, read_bf16);
+float_kernels!(F32_AVX512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", 4, load_bytes);
+float_kernels!(F16_AVX512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", 2, read_f16);
+float_kernels!(BF16_AVX512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", 2, read_bf16);
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]

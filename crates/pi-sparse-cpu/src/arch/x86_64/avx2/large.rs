@@ -108,6 +108,7 @@ pub(super) fn tile<const W: usize, const M: usize>(
 
 /// Block `s` of the tokens' activations passes by a panel.
 #[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 fn pass<const M: usize>(panel: &Panel<M>, x: &[u8], row_bytes: usize, s: usize, totals: &mut [[__m256; 4]]) {
     let (twos, one) = totals.as_chunks_mut::<2>();
     for (t, totals) in twos.iter_mut().enumerate() {
@@ -167,24 +168,35 @@ pub(super) fn numbers(bytes: __m256i, i: usize, table: &Table, has_min: bool, mu
 /// of minima, and where the sums are that they meet.
 macro_rules! large_kernels {
     ($w:literal, $m:literal, $sums:expr) => {
-        pub(super) const KERNELS: crate::kernels::TypeKernels = {
+        super::large::large_kernels!(KERNELS, Avx2, "avx2,fma,f16c", $w, $m, $sums);
+        super::large::large_kernels!(
+            AVX512,
+            Avx512,
+            "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
+            $w,
+            $m,
+            $sums
+        );
+    };
+    ($name:ident, $isa:ident, $features:literal, $w:literal, $m:literal, $sums:expr) => {
+        pub(in crate::arch::x86_64) const $name: crate::kernels::TypeKernels = {
             use super::{lanes, large, rows};
             use std::arch::x86_64::*;
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
                 large::dots::<R, $w, $m>(w, x, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w))
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
                 let x = (x, row_bytes);
                 large::tile::<$w, $m>(w, x, y, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w));
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
                 let w: [&[[u8; $w]]; R] = w.map(|w| w.as_chunks().0);
@@ -206,7 +218,7 @@ macro_rules! large_kernels {
                 }
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             fn decode(w: &[u8], out: &mut [f32]) {
                 for (w, out) in w.as_chunks::<$w>().0.iter().zip(out.as_chunks_mut::<256>().0) {
                     let table = table(w);
@@ -218,7 +230,7 @@ macro_rules! large_kernels {
                 }
             }
 
-            super::rows::row_kernels!(SPLIT15)
+            super::rows::row_kernels!(SPLIT15, $isa, $features)
         };
     };
 }

@@ -1,27 +1,27 @@
 //! Kernels for AVX2, FMA and F16C.
 //!
 //! Each type's file says what the codes, scales and numbers of one block are; `small` (blocks of 32), `large` (blocks of 256)
-//! and `float` make kernels of that. Functions that use the instructions carry `#[target_feature]`, so that only code with the same
+//! and `float` make kernels of that: one for this instruction set, and one for [`super::avx512`]. Functions that use the instructions carry `#[target_feature]`, so that only code with the same
 //! features, or an `unsafe` block, can call them. The only such blocks are the entries of the tables made here, which
 //! [`kernels`] hands out after asking the CPU, and the loads and stores in `lanes`, whose lengths are in their types.
 #![allow(unsafe_code)]
 
 mod encode;
-mod float;
-mod iq4_nl;
-mod iq4_xs;
+pub(super) mod float;
+pub(super) mod iq4_nl;
+pub(super) mod iq4_xs;
 mod lanes;
 mod large;
-mod q2_k;
-mod q3_k;
-mod q4_0;
-mod q4_1;
-mod q4_k;
-mod q5_0;
-mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
+pub(super) mod q2_k;
+pub(super) mod q3_k;
+pub(super) mod q4_0;
+pub(super) mod q4_1;
+pub(super) mod q4_k;
+pub(super) mod q5_0;
+pub(super) mod q5_1;
+pub(super) mod q5_k;
+pub(super) mod q6_k;
+pub(super) mod q8_0;
 mod rows;
 mod small;
 
@@ -64,7 +64,7 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
 
 /// A [`TypeKernels`](crate::kernels::TypeKernels) of functions with these target features.
 macro_rules! kernel_table {
-    ($activations:ident, $dot:expr, $dot4:expr, $tile:expr, $axpy:expr, $axpy4:expr, $decode:expr) => {
+    ($activations:ident, $isa:ident, $dot:expr, $dot4:expr, $tile:expr, $axpy:expr, $axpy4:expr, $decode:expr) => {
         crate::kernels::TypeKernels {
             activations: super::$activations,
             // SAFETY: entries leave this module only through `kernels`, after the CPU was found to have the features.
@@ -79,7 +79,7 @@ macro_rules! kernel_table {
             axpy4: Some(|w, a, y| unsafe { $axpy4(w, a, y) }),
             // SAFETY: as above.
             decode: |w, out| unsafe { $decode(w, out) },
-            isa: crate::kernels::Isa::Avx2,
+            isa: crate::kernels::Isa::$isa,
         }
     };
 }

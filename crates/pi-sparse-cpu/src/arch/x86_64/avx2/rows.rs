@@ -17,18 +17,18 @@ pub(super) fn equal(w: [&[u8]; 4]) -> bool {
 
 /// The table entry from `dots`, `tiles` and `axpys`, for rows of equal length, and `decode`.
 macro_rules! row_kernels {
-    ($activations:ident) => {{
-        #[target_feature(enable = "avx2,fma,f16c")]
+    ($activations:ident, $isa:ident, $features:literal) => {{
+        #[target_feature(enable = $features)]
         fn dot(w: &[u8], x: &[u8]) -> f32 {
             dots([w], x)[0]
         }
 
-        #[target_feature(enable = "avx2,fma,f16c")]
+        #[target_feature(enable = $features)]
         fn dot4(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
             if rows::equal(w) { dots(w, x) } else { [dot(w[0], x), dot(w[1], x), dot(w[2], x), dot(w[3], x)] }
         }
 
-        #[target_feature(enable = "avx2,fma,f16c")]
+        #[target_feature(enable = $features)]
         fn tile(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
             if rows::equal(w) {
                 return tiles(w, x, row_bytes, y);
@@ -38,12 +38,12 @@ macro_rules! row_kernels {
             }
         }
 
-        #[target_feature(enable = "avx2,fma,f16c")]
+        #[target_feature(enable = $features)]
         fn axpy(w: &[u8], a: f32, y: &mut [f32]) {
             axpys([w], [a], y);
         }
 
-        #[target_feature(enable = "avx2,fma,f16c")]
+        #[target_feature(enable = $features)]
         fn axpy4(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
             if rows::equal(w) {
                 return axpys(w, a, y);
@@ -53,7 +53,7 @@ macro_rules! row_kernels {
             }
         }
 
-        super::kernel_table!($activations, dot, dot4, tile, axpy, axpy4, decode)
+        super::kernel_table!($activations, $isa, dot, dot4, tile, axpy, axpy4, decode)
     }};
 }
 pub(super) use row_kernels;

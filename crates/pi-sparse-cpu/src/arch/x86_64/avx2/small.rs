@@ -162,23 +162,27 @@ fn add(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
 /// The kernels of a type whose file has `unpack` and `numbers`; bytes per block.
 macro_rules! small_kernels {
     ($w:literal) => {
-        pub(super) const KERNELS: crate::kernels::TypeKernels = {
+        super::small::small_kernels!(KERNELS, Avx2, "avx2,fma,f16c", $w);
+        super::small::small_kernels!(AVX512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", $w);
+    };
+    ($name:ident, $isa:ident, $features:literal, $w:literal) => {
+        pub(in crate::arch::x86_64) const $name: crate::kernels::TypeKernels = {
             use super::{lanes, rows, small};
             use std::arch::x86_64::*;
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
                 small::dots(w, x, |a: &[u8; $w], b: &[u8; $w]| unpack(a, b))
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
                 small::tile(w, x, row_bytes, y, |a: &[u8; $w], b: &[u8; $w]| unpack(a, b));
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             #[inline]
             fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
                 let w: [&[[u8; $w]]; R] = w.map(|w| w.as_chunks().0);
@@ -195,14 +199,14 @@ macro_rules! small_kernels {
                 }
             }
 
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = $features)]
             fn decode(w: &[u8], out: &mut [f32]) {
                 for (w, out) in w.as_chunks::<$w>().0.iter().zip(out.as_chunks_mut::<32>().0) {
                     numbers(w, |i, v| lanes::store(&mut out.as_chunks_mut().0[i], v));
                 }
             }
 
-            super::rows::row_kernels!(PAIRS15)
+            super::rows::row_kernels!(PAIRS15, $isa, $features)
         };
     };
 }
