@@ -5,7 +5,8 @@
 //! the order of the neurons. So no accumulators have to be merged, and the sum does not depend on the number of threads.
 
 use crate::{
-    Kernels, TypeKernels,
+    Crossover, Kernels, TypeKernels,
+    crossover::{Choice, Past},
     dense::{Linear, check, output},
     matmul::{encode, rows_dot},
     split,
@@ -27,6 +28,7 @@ pub(crate) struct CpuFfn {
     neurons: NeuronSet,
     /// The down matrix as an operator, when it is output-major.
     dense_down: Option<Linear>,
+    choice: Choice,
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
 }
@@ -35,6 +37,7 @@ impl CpuFfn {
     pub(crate) fn new(
         w: &FfnWeights,
         neurons: &NeuronSet,
+        crossover: &Crossover,
         kernels: Arc<Kernels>,
         exec: Arc<dyn Executor>,
     ) -> Result<Self> {
@@ -54,7 +57,8 @@ impl CpuFfn {
             }
             _ => None,
         };
-        Ok(Self { w: w.clone(), neurons: neurons.clone(), dense_down, kernels, exec })
+        let choice = Choice::new(crossover.get(w.up.ty()), neurons);
+        Ok(Self { w: w.clone(), neurons: neurons.clone(), dense_down, choice, kernels, exec })
     }
 }
 
@@ -69,6 +73,7 @@ impl SparseFfn for CpuFfn {
             h: Hidden::try_new(limits.tokens, owned)?,
             out: Hidden::try_new(limits.tokens, self.w.dim())?,
             fired: Vec::with_capacity(owned),
+            past: Past::default(),
             submitted: false,
             stats: OpStats::default(),
             op: self,
@@ -83,6 +88,7 @@ struct Run {
     out: Hidden,
     /// Owned neurons that fire for at least one token of the step.
     fired: Vec<u32>,
+    past: Past,
     submitted: bool,
     stats: OpStats,
 }
@@ -160,7 +166,7 @@ impl<'a> Half<'a> {
 impl Run {
     /// First section: `h`.
     fn hidden_values(&mut self, x: &mut Hidden, active: &mut ActiveSet) -> Result<()> {
-        let Self { op, h, stats, .. } = self;
+        let Self { op, h, past, stats, .. } = self;
         let (w, tokens, words) = (&op.w, x.tokens(), active.words());
         let bits = active.host()?;
         // Both halves usually have one type, hence one encoding; if not, the second must not invalidate the first.
@@ -172,7 +178,10 @@ impl Run {
         let first = w.gate.as_ref().unwrap_or(&w.up);
         let owned = op.neurons.len();
         let (active_count, rows1, rows2) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let task = Task { w, neurons: &op.neurons, bits, words, gate: gate.as_ref(), up: &up };
+        // Where nothing may be left out, there is nothing to look at.
+        let dense = (bits.is_none() && !w.skip) || op.choice.is_dense(bits, words, past);
+        let dense_count = AtomicU64::new(0);
+        let task = Task { w, dense, neurons: &op.neurons, bits, words, gate: gate.as_ref(), up: &up };
         split::columns(&*op.exec, h.host_overwrite(), owned, 4, 16, |mut part| {
             let range = part.range();
             let mut count = Counts::default();
@@ -189,11 +198,17 @@ impl Run {
                 }
             }
             active_count.fetch_add(count.active, Relaxed);
+            dense_count.fetch_add(count.dense, Relaxed);
             rows1.fetch_add(count.first, Relaxed);
             rows2.fetch_add(count.second, Relaxed);
         });
         stats.neurons += (owned * tokens) as u64;
-        stats.active += active_count.into_inner();
+        let active = active_count.into_inner();
+        stats.active += active;
+        stats.dense += dense_count.into_inner();
+        if bits.is_none() && owned * tokens > 0 {
+            past.saw(active as f32 / (owned * tokens) as f32, tokens);
+        }
         stats.bytes += rows1.into_inner() * first.row_bytes() as u64;
         if w.gate.is_some() {
             stats.bytes += rows2.into_inner() * w.up.row_bytes() as u64;
@@ -246,6 +261,8 @@ impl Run {
 /// What the first section needs beside its part of `h`.
 struct Task<'a> {
     w: &'a FfnWeights,
+    /// Every neuron is computed; those that are not marked or do not fire become 0 afterwards.
+    dense: bool,
     neurons: &'a NeuronSet,
     bits: Option<&'a [u64]>,
     words: usize,
@@ -256,6 +273,7 @@ struct Task<'a> {
 #[derive(Default)]
 struct Counts {
     active: u64,
+    dense: u64,
     first: u64,
     second: u64,
 }
@@ -281,22 +299,29 @@ impl Task<'_> {
     /// Hidden values of the owned neurons `i..i + n` for token `t`.
     fn quad(&self, i: usize, n: usize, t: usize, h: &mut [f32], touched: &mut [u8; 4], count: &mut Counts) {
         let id = self.neurons.id(i);
-        let run = self.bits.is_none() && self.neurons.id(i + n - 1) == id + n - 1;
+        let run = (self.dense || self.bits.is_none()) && self.neurons.id(i + n - 1) == id + n - 1;
         let first = self.gate.unwrap_or(self.up);
         let mut g = [0.0; 4];
         if run {
             g = first.some(id, n, t);
             touched[..n].iter_mut().for_each(|m| *m |= FIRST);
         }
-        let dense = run && !self.w.skip;
-        let u = if dense && self.gate.is_some() { self.up.some(id, n, t) } else { [0.0; 4] };
+        let dense = run && self.dense;
+        let mut u = [0.0; 4];
+        if dense {
+            count.dense += n as u64;
+            if self.gate.is_some() {
+                u = self.up.some(id, n, t);
+                touched[..n].iter_mut().for_each(|m| *m |= SECOND);
+            }
+        }
         for j in 0..n {
             let id = self.neurons.id(i + j);
+            if !self.may_fire(t, id) {
+                h[j] = 0.0;
+                continue;
+            }
             if !run {
-                if !self.may_fire(t, id) {
-                    h[j] = 0.0;
-                    continue;
-                }
                 g[j] = first.one(id, t);
                 touched[j] |= FIRST;
             }

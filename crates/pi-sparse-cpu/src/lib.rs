@@ -22,6 +22,8 @@
 
 mod arch;
 mod attention;
+mod bandwidth;
+mod crossover;
 mod dense;
 mod device;
 mod ffn;
@@ -32,6 +34,8 @@ mod pool;
 mod rope;
 mod split;
 
+pub use bandwidth::ReadTest;
+pub use crossover::Crossover;
 pub use device::CpuDevice;
 pub use kernels::{Isa, Kernels, TypeKernels};
 pub use pool::Pool;
