@@ -103,7 +103,7 @@ pub struct FfnFlags {
 /// Attention.
 #[derive(Args, Debug)]
 pub struct AttentionFlags {
-    /// Positions in the cache [default: 128,512,2048]
+    /// Positions in the cache [default: 128,512,1024]
     #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
     context: Vec<Numbers>,
     /// Query heads [default: 32]
@@ -319,7 +319,11 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
     let threads = in_range("--threads", &Numbers::all(&flags.threads, &[machine::usable_cores()]), 1..=1024)?;
     let kernels = flags.kernels()?;
     let mut speed = MachineSpeed::new(flags.bandwidth);
-    let mut table = Table::new(flags.output, columns());
+    // What cannot be computed is said before anything else is.
+    for case in cases {
+        case.fit().map_err(|e| Failure::Usage(format!("{case}: {e}")))?;
+    }
+    let mut table = Table::new(flags.output, columns(cases));
     for &threads in &threads {
         let pool: Arc<Pool> = Arc::new(pool(threads)?);
         let bandwidth = speed.of(threads)?;
@@ -366,9 +370,9 @@ struct Measured {
 
 fn measure(case: &Case, device: &CpuDevice, flags: &Common) -> Result<Measured> {
     let cold = if flags.warm { 0 } else { machine::cold() };
-    // A shape that does not fit is the fault of the options.
-    let mut prepared = case.prepare(device, cold).map_err(|e| Failure::Usage(format!("{case}: {e}")))?;
-    let samples = sample(&mut prepared, f64::from(flags.seconds)).map_err(|e| Failure::Work(format!("{case}: {e}")))?;
+    let failed = |e| Failure::Work(format!("{case}: {e}"));
+    let mut prepared = case.prepare(device, cold).map_err(failed)?;
+    let samples = sample(&mut prepared, f64::from(flags.seconds)).map_err(failed)?;
     Ok(Measured {
         median: median(&samples),
         min: samples.iter().copied().fold(f64::INFINITY, f64::min),
@@ -420,10 +424,11 @@ struct Line<'a> {
     bandwidth: Option<f64>,
 }
 
-fn columns() -> Vec<Column> {
+fn columns(cases: &[Case]) -> Vec<Column> {
     use Align::{Left, Right};
+    let name = cases.iter().map(|case| case.to_string().chars().count()).max().unwrap_or(0);
     vec![
-        ("operator", 40, Left),
+        ("operator", name, Left),
         ("kernel", 9, Left),
         ("threads", 7, Right),
         ("median", 10, Right),

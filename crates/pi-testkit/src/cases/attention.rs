@@ -1,19 +1,19 @@
 //! Attention of new tokens to a context.
 
 use super::{
-    Prepared, copies,
+    Prepared, blocks, copies,
     weights::{input, matrix},
 };
 use pi_core::{
-    AttentionRun, AttentionSpec, BatchToken, Device, Hidden, KvType, Limits, LinearSpec, QuantType, Result, RopeKind,
-    RopeScaling, RopeSpec, Write,
+    AttentionRun, AttentionSpec, BatchToken, Device, Error, Hidden, KvType, Limits, LinearSpec, QuantType, Result,
+    RopeKind, RopeScaling, RopeSpec, Write,
 };
 use std::{fmt, sync::Arc};
 
 /// Tokens per step while a context is filled.
 const FILL: usize = 512;
 /// Multiplications that filling the contexts of all copies may take.
-const FILL_MACS: u64 = 50_000_000_000;
+const FILL_MACS: u64 = 10_000_000_000;
 
 /// Attention with its four projections, which a small `dim` makes cheap beside the keys and values.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +62,15 @@ impl fmt::Display for Attention {
 }
 
 impl Attention {
+    pub(super) fn fit(&self) -> Result<()> {
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(Error::shape("heads", format!("a multiple of {kv_heads} key/value heads"), heads));
+        }
+        blocks("q", self.ty, self.dim)?;
+        blocks("o", self.ty, heads * self.head_dim)
+    }
+
     pub(super) fn prepare(&self, device: &dyn Device, cold: u64) -> Result<Prepared> {
         let (heads, kv_heads) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let linear = |name, rows, cols, seed| Ok(LinearSpec::new(matrix(name, self.ty, rows, cols, seed)?));

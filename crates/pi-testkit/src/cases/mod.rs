@@ -22,7 +22,7 @@ pub use attention::Attention;
 pub use ffn::{Ffn, Select};
 pub use product::Product;
 
-use pi_core::{Device, Hidden, OpStats, QuantType, Result};
+use pi_core::{Device, Error, Hidden, OpStats, QuantType, Result};
 use std::fmt;
 
 /// Most memory that copies of a case's weights may take.
@@ -60,6 +60,19 @@ impl Case {
         }
     }
 
+    /// Fails if the shape cannot be: blocks of the type do not divide its rows, or heads cannot be grouped. Quick, so that a list of
+    /// cases can be looked through before the first is timed.
+    ///
+    /// # Errors
+    /// Naming what does not fit.
+    pub fn fit(&self) -> Result<()> {
+        match self {
+            Self::Product(c) => blocks("w", c.ty, c.cols),
+            Self::Ffn(c) => blocks("ffn", c.ty, c.dim),
+            Self::Attention(c) => c.fit(),
+        }
+    }
+
     /// The operator with its weights and input on `device`. At least `cold` bytes are read between two reads of the same weights
     /// (or keys and values), as far as 2 GB of copies go; 0 makes one copy.
     ///
@@ -89,7 +102,7 @@ impl Case {
             case.step()?;
             Ok(case.output()?.to_vec())
         };
-        let text = |e: pi_core::Error| format!("{self}: {e}");
+        let text = |e: Error| format!("{self}: {e}");
         let (got, want) = (output(device).map_err(text)?, output(reference).map_err(text)?);
         let error = distance(&got, &want);
         // Not `error > tolerance`, which NaN would pass.
@@ -164,6 +177,14 @@ impl Prepared {
     }
 }
 
+/// Fails unless rows of `cols` numbers are whole blocks of `ty` and of the type that activations are encoded to beside it.
+fn blocks(what: &str, ty: QuantType, cols: usize) -> Result<()> {
+    for ty in [ty, ty.info().activation] {
+        ty.row_bytes(cols).ok_or_else(|| Error::Block { what: what.into(), cols, ty })?;
+    }
+    Ok(())
+}
+
 /// Copies of `size` bytes so that at least `cold` bytes lie between two uses of one.
 fn copies(size: u64, read: u64, cold: u64) -> usize {
     if cold == 0 {
@@ -199,7 +220,7 @@ pub fn ffn() -> Vec<Case> {
 
 /// Attention of one token to contexts of several lengths.
 pub fn attention() -> Vec<Case> {
-    [128, 512, 2048].into_iter().map(|context| Case::Attention(Attention { context, ..Attention::default() })).collect()
+    [128, 512, 1024].into_iter().map(|context| Case::Attention(Attention { context, ..Attention::default() })).collect()
 }
 
 #[cfg(test)]
