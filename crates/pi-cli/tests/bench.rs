@@ -11,7 +11,7 @@ fn bench(line: &str) -> Said {
 
 /// The objects of a call that must succeed.
 fn rows(line: &str) -> Vec<Value> {
-    let said = bench(&format!("-o json {line}"));
+    let said = bench(&format!("{line} -o json"));
     object(&said).as_array().expect("an array").clone()
 }
 

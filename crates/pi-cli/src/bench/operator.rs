@@ -15,7 +15,7 @@ use crate::{
 };
 use clap::Args;
 use pi_engine::{
-    pi_core::{KvType, OpStats, QuantType},
+    pi_core::{Error, KvType, OpStats, QuantType},
     pi_sparse_cpu::{CpuDevice, Crossover, Isa, Kernels, Pool},
 };
 use pi_testkit::cases::{self, Attention, Case, Ffn, Prepared, Product, Select};
@@ -385,7 +385,7 @@ fn measure(case: &Case, device: &CpuDevice, flags: &Common) -> Result<Measured> 
 }
 
 /// Seconds of every call, after each copy was used once (for no longer than half of the time).
-fn sample(prepared: &mut Prepared, seconds: f64) -> pi_engine::pi_core::Result<Vec<f64>> {
+fn sample(prepared: &mut Prepared, seconds: f64) -> Result<Vec<f64>, Error> {
     let start = Instant::now();
     for _ in 0..prepared.turns() {
         prepared.step()?;

@@ -2,7 +2,7 @@
 
 use super::{
     Prepared, blocks, copies,
-    weights::{input, matrix},
+    weights::{Rows, input},
 };
 use pi_core::{
     AttentionRun, AttentionSpec, BatchToken, Device, Error, Hidden, KvType, Limits, LinearSpec, QuantType, Result,
@@ -73,7 +73,8 @@ impl Attention {
 
     pub(super) fn prepare(&self, device: &dyn Device, cold: u64) -> Result<Prepared> {
         let (heads, kv_heads) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let linear = |name, rows, cols, seed| Ok(LinearSpec::new(matrix(name, self.ty, rows, cols, seed)?));
+        let linear =
+            |name, rows, cols, seed| Ok(LinearSpec::new(Rows::new(name, self.ty, cols, 0.0, seed)?.matrix(rows)?));
         let rope = RopeSpec {
             kind: RopeKind::Interleaved,
             dims: self.head_dim / 2 * 2,

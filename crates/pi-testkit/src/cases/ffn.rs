@@ -2,7 +2,7 @@
 
 use super::{
     Prepared, copies,
-    weights::{gate, input, matrix},
+    weights::{Rows, input},
 };
 use crate::Random;
 use pi_core::{
@@ -90,23 +90,6 @@ impl Ffn {
         ((self.active * self.neurons as f64).round() as usize).min(self.neurons)
     }
 
-    fn weights(&self, order: &[u32], seed: u64) -> Result<FfnWeights> {
-        let (ty, n, dim) = (self.ty, self.neurons, self.dim);
-        let mut fires = vec![self.select != Select::Gate; n];
-        order[..self.active_neurons()].iter().for_each(|&i| fires[i as usize] = true);
-        Ok(FfnWeights {
-            gate: Some(gate(ty, n, dim, seed, |i| fires[i])?),
-            up: matrix("up", ty, n, dim, seed + 2)?,
-            down: Down::NeuronMajor(matrix("down", ty, n, dim, seed + 3)?),
-            gate_bias: None,
-            up_bias: None,
-            down_bias: None,
-            gating: Gating::Gated,
-            act: Activation::Relu,
-            skip: self.select != Select::Dense,
-        })
-    }
-
     pub(super) fn prepare(&self, device: &dyn Device, cold: u64) -> Result<Prepared> {
         let (n, active) = (self.neurons, self.active_neurons());
         let order = shuffled(n);
@@ -115,14 +98,15 @@ impl Ffn {
             Select::Marks if cold > 0 => (n / active.max(1)).clamp(1, 1024),
             _ => 1,
         };
-        let first = self.weights(&order, 1)?;
+        let parts = Parts::new(self, &order)?;
+        let first = parts.weights()?;
         let matrix = first.up.size_bytes() as u64;
         let (size, read) = match self.select {
             Select::Gate => (3 * matrix, matrix + 2 * (matrix as f64 * self.active) as u64),
             Select::Marks | Select::Dense => (3 * matrix, 3 * matrix),
         };
         let count = copies(size, read, cold);
-        let more = (1..count).map(|i| self.weights(&order, 1 + 4 * i as u64));
+        let more = (1..count).map(|_| parts.weights());
         let limits = Limits { tokens: self.tokens, sequences: 1, context: 1 };
         let mut runs = Vec::new();
         for w in std::iter::once(Ok(first)).chain(more) {
@@ -167,6 +151,42 @@ impl Ffn {
             marked.for_each(|&i| bits[t * words + i as usize / 64] |= 1 << (i % 64));
         }
         Ok(set)
+    }
+}
+
+/// What all copies of the weights are made of.
+struct Parts<'a> {
+    ffn: &'a Ffn,
+    /// Which neurons' gates let the input through.
+    fires: Vec<bool>,
+    open: Rows,
+    closed: Rows,
+    up: Rows,
+    down: Rows,
+}
+
+impl<'a> Parts<'a> {
+    fn new(ffn: &'a Ffn, order: &[u32]) -> Result<Self> {
+        let mut fires = vec![ffn.select != Select::Gate; ffn.neurons];
+        order[..ffn.active_neurons()].iter().for_each(|&i| fires[i as usize] = true);
+        let rows = |name, lean, seed| Rows::new(name, ffn.ty, ffn.dim, lean, seed);
+        let (open, closed) = (rows("gate", 3.0, 1)?, rows("gate", -3.0, 2)?);
+        Ok(Self { ffn, fires, open, closed, up: rows("up", 0.0, 3)?, down: rows("down", 0.0, 4)? })
+    }
+
+    fn weights(&self) -> Result<FfnWeights> {
+        let n = self.ffn.neurons;
+        Ok(FfnWeights {
+            gate: Some(self.open.or(&self.closed, n, |i| self.fires[i])?),
+            up: self.up.matrix(n)?,
+            down: Down::NeuronMajor(self.down.matrix(n)?),
+            gate_bias: None,
+            up_bias: None,
+            down_bias: None,
+            gating: Gating::Gated,
+            act: Activation::Relu,
+            skip: self.ffn.select != Select::Dense,
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Prepared, copies,
-    weights::{input, matrix},
+    weights::{Rows, input},
 };
 use pi_core::{Device, Hidden, LinearSpec, OpStats, QuantType, Result, Write};
 use std::fmt;
@@ -39,10 +39,11 @@ impl fmt::Display for Product {
 
 impl Product {
     pub(super) fn prepare(&self, device: &dyn Device, cold: u64) -> Result<Prepared> {
-        let first = matrix("w", self.ty, self.rows, self.cols, 1)?;
+        let rows = Rows::new("w", self.ty, self.cols, 0.0, 1)?;
+        let first = rows.matrix(self.rows)?;
         let size = first.size_bytes() as u64;
         let n = copies(size, size, cold);
-        let more = (1..n).map(|i| matrix("w", self.ty, self.rows, self.cols, 1 + i as u64));
+        let more = (1..n).map(|_| rows.matrix(self.rows));
         let ops = std::iter::once(Ok(first)).chain(more);
         let ops = ops.map(|w| device.linear(&LinearSpec::new(w?))).collect::<Result<Vec<_>>>()?;
         let mut x = input(self.tokens, self.cols)?;
