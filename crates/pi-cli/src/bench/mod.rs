@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `model` | whole models, with llama-bench's tests, columns and defaults |
-//! | `operator` | `pi bench gemv`, `gemm`, `ffn`, `attention` |
+//! | `operator`, `operator_flags`, `operator_row` | `pi bench gemv`, `gemm`, `ffn`, `attention` |
 //! | `list` | lists and ranges of numbers |
 //! | `machine_speed` | what the figures are compared with |
 //! | `table` | Markdown, CSV and JSON |
@@ -12,6 +12,8 @@ pub mod list;
 mod machine_speed;
 mod model;
 mod operator;
+mod operator_flags;
+mod operator_row;
 pub mod table;
 
 use crate::failure::Result;
@@ -30,13 +32,13 @@ pub struct BenchFlags {
 #[derive(Subcommand, Debug)]
 enum Operator {
     /// Time a matrix by a vector
-    Gemv(operator::GemvFlags),
+    Gemv(operator_flags::GemvFlags),
     /// Time a matrix by the vectors of a prompt
-    Gemm(operator::GemmFlags),
+    Gemm(operator_flags::GemmFlags),
     /// Time an FFN of which some neurons are active
-    Ffn(operator::FfnFlags),
+    Ffn(operator_flags::FfnFlags),
     /// Time attention to a context
-    Attention(operator::AttentionFlags),
+    Attention(operator_flags::AttentionFlags),
 }
 
 /// Times models, or an operator.

@@ -4,169 +4,26 @@
 //! copies that four times the last cache is read between two uses of one (`--warm` makes a single copy).
 
 use super::{
-    list::{Numbers, items},
+    list::Numbers,
     machine_speed::{MachineSpeed, pool},
     model::in_range,
-    table::{Align, Column, Format, Row, Table, median},
+    operator_flags::{AttentionFlags, Common, FfnFlags, GemmFlags, GemvFlags},
+    operator_row::{Line, columns},
+    table::{Table, median},
 };
 use crate::{
     failure::{Failure, Result},
-    kernels, machine,
+    machine,
 };
-use clap::Args;
 use pi_engine::{
-    pi_core::{Error, KvType, OpStats, QuantType},
-    pi_sparse_cpu::{CpuDevice, Crossover, Isa, Kernels, Pool},
+    pi_core::{Error, OpStats},
+    pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
 };
 use pi_testkit::cases::{self, Attention, Case, Ffn, Prepared, Product, Select};
-use serde_json::Value;
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
 /// Fewest and most timed calls.
 const CALLS: (usize, usize) = (5, 100_000);
-
-/// Options of all operators.
-#[derive(Args, Debug)]
-pub struct Common {
-    /// Types of the weights, as in q4_0,f16 [default: a usual selection]
-    #[arg(long = "type", value_name = "TYPE,…", value_parser = types)]
-    ty: Option<Types>,
-    /// Instruction sets of the kernels [default: what PI_ISA says, or the best]
-    #[arg(long, value_name = "ISA,…", value_parser = isas)]
-    isa: Option<Isas>,
-    /// Threads [default: the cores this process may use]
-    #[arg(short, long, value_name = "N,…", allow_hyphen_values = true)]
-    threads: Vec<Numbers>,
-    /// One copy of the weights, which stays in the caches if it fits
-    #[arg(long)]
-    warm: bool,
-    /// How long an operator is run
-    #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true, value_parser = seconds)]
-    seconds: f32,
-    /// The memory's speed in GB/s, instead of measuring it; 0: do not compare with it
-    #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = crate::values::from_zero)]
-    bandwidth: Option<f32>,
-    /// Form of the results
-    #[arg(short, long, value_name = "FORM", default_value = "md")]
-    output: Format,
-}
-
-/// A matrix by a vector.
-#[derive(Args, Debug)]
-pub struct GemvFlags {
-    /// Outputs [default: 4096]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    rows: Vec<Numbers>,
-    /// Inputs [default: 4096]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    cols: Vec<Numbers>,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// A matrix by many vectors.
-#[derive(Args, Debug)]
-pub struct GemmFlags {
-    /// Vectors at once [default: 512]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    tokens: Vec<Numbers>,
-    #[command(flatten)]
-    matrix: GemvFlags,
-}
-
-/// An FFN.
-#[derive(Args, Debug)]
-pub struct FfnFlags {
-    /// Width of input and output [default: 4096]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    dim: Vec<Numbers>,
-    /// Neurons [default: 11008]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    ffn: Vec<Numbers>,
-    /// Tokens at once [default: 1]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    tokens: Vec<Numbers>,
-    /// Shares of active neurons, 0 to 1 [default: 0.05,0.1,0.2,0.5,1]
-    #[arg(long, value_name = "SHARE,…", value_parser = shares, allow_hyphen_values = true)]
-    active: Option<Shares>,
-    /// Who says which neurons are active: marks (a predictor; others are not read), gate (it is read for all), dense (all are
-    /// computed)
-    #[arg(long, value_name = "WHO,…", value_parser = selects)]
-    select: Option<Selects>,
-    /// Share of active neurons from which every neuron is computed [default: 1, never]
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true, value_parser = crate::values::share)]
-    crossover: f32,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// Attention.
-#[derive(Args, Debug)]
-pub struct AttentionFlags {
-    /// Positions in the cache [default: 128,512,1024]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    context: Vec<Numbers>,
-    /// Query heads [default: 32]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    heads: Vec<Numbers>,
-    /// Heads of keys and values [default: 8]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    kv_heads: Vec<Numbers>,
-    /// Numbers per head [default: 128]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    head_dim: Vec<Numbers>,
-    /// Width of input and output of the projections, which are a part of the operator [default: 32, nearly nothing]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    dim: Vec<Numbers>,
-    /// New tokens at once [default: 1]
-    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
-    tokens: Vec<Numbers>,
-    /// How keys and values are kept [default: f16]
-    #[arg(long, value_name = "KV,…", value_parser = kv_types)]
-    kv: Option<KvTypes>,
-    #[command(flatten)]
-    common: Common,
-}
-
-macro_rules! list {
-    ($name:ident, $of:ty, $read:ident, $expected:expr) => {
-        #[derive(Clone, Debug)]
-        struct $name(Vec<$of>);
-
-        fn $read(text: &str) -> Result<$name, String> {
-            Ok($name(items(text, &$expected)?))
-        }
-    };
-}
-
-list!(Isas, Isa, isas, format!("instruction sets ({} on this machine)", kernels::available()));
-list!(Selects, Select, selects, "marks, gate or dense");
-list!(KvTypes, KvType, kv_types, "f16 or f32");
-
-#[derive(Clone, Debug)]
-struct Types(Vec<QuantType>);
-
-fn types(text: &str) -> Result<Types, String> {
-    let known = || QuantType::ALL.map(|ty| ty.name().to_lowercase()).join(", ");
-    let one = |t: &str| QuantType::from_name(t.trim()).ok_or_else(|| format!("'{t}' is none of {}", known()));
-    text.split(',').map(one).collect::<Result<_, _>>().map(Types)
-}
-
-#[derive(Clone, Debug)]
-struct Shares(Vec<f64>);
-
-fn shares(text: &str) -> Result<Shares, String> {
-    let all: Vec<f64> = items(text, "numbers from 0 to 1")?;
-    match all.iter().find(|s| !(0.0..=1.0).contains(*s)) {
-        Some(s) => Err(format!("expected numbers from 0 to 1, not {s}")),
-        None => Ok(Shares(all)),
-    }
-}
-
-fn seconds(text: &str) -> Result<f32, String> {
-    let value = crate::values::positive(text)?;
-    if value <= 3600.0 { Ok(value) } else { Err("expected at most 3600".into()) }
-}
 
 /// A size that memory can hold.
 const SIZES: std::ops::RangeInclusive<usize> = 1..=1 << 20;
@@ -284,33 +141,6 @@ fn cross<T>(lengths: &[usize], make: impl Fn(&[usize]) -> T) -> Vec<T> {
     (0..total).map(|n| make(&indices(n))).collect()
 }
 
-impl Common {
-    fn types(&self, usual: &[Case]) -> Vec<QuantType> {
-        if let Some(types) = &self.ty {
-            return types.0.clone();
-        }
-        let mut types: Vec<_> = usual.iter().map(Case::ty).collect();
-        types.dedup();
-        types
-    }
-
-    fn kernels(&self) -> Result<Vec<Kernels>> {
-        match &self.isa {
-            None => Ok(vec![kernels::forced()?.unwrap_or_else(Kernels::best)]),
-            Some(isas) => {
-                let one = |isa: &Isa| {
-                    let why = |_| {
-                        let why = format!("this CPU does not have it (it can run: {})", kernels::available());
-                        Failure::value(isa.to_string(), "--isa", why)
-                    };
-                    Kernels::for_isa(*isa).map_err(why)
-                };
-                isas.0.iter().map(one).collect()
-            }
-        }
-    }
-}
-
 /// Checks every case, then times it.
 ///
 /// # Errors
@@ -358,14 +188,14 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
 
 /// What was measured of a case.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
-    median: f64,
-    min: f64,
-    calls: usize,
-    turns: usize,
-    working_set: u64,
-    macs: u64,
-    stats: OpStats,
+pub(super) struct Measured {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) calls: usize,
+    pub(super) turns: usize,
+    pub(super) working_set: u64,
+    pub(super) macs: u64,
+    pub(super) stats: OpStats,
 }
 
 fn measure(case: &Case, device: &CpuDevice, flags: &Common) -> Result<Measured> {
@@ -413,140 +243,6 @@ fn ratio(ffn: &Ffn, median: f64, known: &mut Option<(Ffn, f64)>, device: &CpuDev
     Ok(median / time)
 }
 
-struct Line<'a> {
-    case: &'a Case,
-    isa: Isa,
-    kernel: Isa,
-    threads: usize,
-    error: f64,
-    measured: Measured,
-    ratio: Option<f64>,
-    bandwidth: Option<f64>,
-}
-
-fn columns(cases: &[Case]) -> Vec<Column> {
-    use Align::{Left, Right};
-    let name = cases.iter().map(|case| case.to_string().chars().count()).max().unwrap_or(0);
-    vec![
-        ("operator", name, Left),
-        ("kernel", 9, Left),
-        ("threads", 7, Right),
-        ("median", 10, Right),
-        ("min", 10, Right),
-        ("GB/s", 6, Right),
-        ("of memory", 9, Right),
-        ("GMAC/s", 7, Right),
-        ("of dense", 8, Right),
-        ("dense path", 10, Right),
-        ("weights", 8, Left),
-        ("error", 7, Right),
-    ]
-}
-
-impl Line<'_> {
-    fn read_per_second(&self) -> f64 {
-        self.measured.stats.bytes as f64 / self.measured.median
-    }
-
-    fn share(part: u64, of: u64) -> Option<f64> {
-        (of > 0).then(|| part as f64 / of as f64)
-    }
-
-    /// Where the weights come from: `memory`, or `caches` if all that was read fits them more or less.
-    fn weights(&self) -> &'static str {
-        if self.measured.working_set >= machine::cold() { "memory" } else { "caches" }
-    }
-}
-
-impl Row for Line<'_> {
-    fn fields(&self) -> Vec<(&'static str, Value)> {
-        let (m, stats) = (&self.measured, &self.measured.stats);
-        let mut fields: Vec<(&'static str, Value)> = vec![
-            ("build_version", env!("CARGO_PKG_VERSION").into()),
-            ("cpu_info", machine::cpu_name().into()),
-            ("operator", self.case.to_string().into()),
-            ("type", self.case.ty().name().into()),
-        ];
-        fields.extend(shape(self.case));
-        fields.extend([
-            ("isa", self.isa.to_string().into()),
-            ("kernel_isa", self.kernel.to_string().into()),
-            ("n_threads", self.threads.into()),
-            ("error", self.error.into()),
-            ("tolerance", self.case.tolerance().into()),
-            ("calls", m.calls.into()),
-            ("median_ns", (m.median * 1e9).into()),
-            ("min_ns", (m.min * 1e9).into()),
-            ("bytes", stats.bytes.into()),
-            ("read_bytes_per_second", self.read_per_second().round().into()),
-            ("memory_bytes_per_second", self.bandwidth.map(f64::round).into()),
-            ("memory_share", self.bandwidth.map(|b| self.read_per_second() / b).into()),
-            ("macs", m.macs.into()),
-            ("macs_per_second", (m.macs as f64 / m.median).round().into()),
-            ("active_share", Self::share(stats.active, stats.neurons).into()),
-            ("dense_share", Self::share(stats.dense, stats.neurons).into()),
-            ("of_dense", self.ratio.into()),
-            ("copies", m.turns.into()),
-            ("working_set", m.working_set.into()),
-            ("weights_from", self.weights().into()),
-        ]);
-        fields
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let m = &self.measured;
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        let percent = |share: Option<f64>| or_dash(share.map(|s| format!("{:.1} %", 100.0 * s)));
-        vec![
-            self.case.to_string(),
-            self.kernel.to_string(),
-            self.threads.to_string(),
-            duration(m.median),
-            duration(m.min),
-            format!("{:.2}", self.read_per_second() / 1e9),
-            percent(self.bandwidth.map(|b| self.read_per_second() / b)),
-            format!("{:.1}", m.macs as f64 / m.median / 1e9),
-            or_dash(self.ratio.map(|r| format!("{r:.3}"))),
-            percent(Self::share(m.stats.dense, m.stats.neurons)),
-            self.weights().into(),
-            format!("{:.0e}", self.error),
-        ]
-    }
-}
-
-/// The numbers in a case's name, as fields.
-fn shape(case: &Case) -> Vec<(&'static str, Value)> {
-    match case {
-        Case::Product(p) => vec![("rows", p.rows.into()), ("cols", p.cols.into()), ("tokens", p.tokens.into())],
-        Case::Ffn(f) => vec![
-            ("dim", f.dim.into()),
-            ("ffn", f.neurons.into()),
-            ("tokens", f.tokens.into()),
-            ("active", f.active.into()),
-            ("select", f.select.to_string().into()),
-        ],
-        Case::Attention(a) => vec![
-            ("dim", a.dim.into()),
-            ("heads", a.heads.into()),
-            ("kv_heads", a.kv_heads.into()),
-            ("head_dim", a.head_dim.into()),
-            ("context", a.context.into()),
-            ("tokens", a.tokens.into()),
-            ("kv", format!("{:?}", a.kv).to_lowercase().into()),
-        ],
-        _ => Vec::new(),
-    }
-}
-
-/// As in `12.3 µs`.
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
-        s if s < 1.0 => format!("{:.3} ms", s * 1e3),
-        s => format!("{s:.3} s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -555,14 +251,5 @@ mod tests {
     fn every_combination_comes_once_and_the_last_index_runs_fastest() {
         let all = cross(&[2, 1, 3], <[usize]>::to_vec);
         assert_eq!(all, [[0, 0, 0], [0, 0, 1], [0, 0, 2], [1, 0, 0], [1, 0, 1], [1, 0, 2]]);
-    }
-
-    #[test]
-    fn lists_of_types_and_shares_are_refused_with_what_would_do() {
-        assert_eq!(types("q4_0, F16").unwrap().0, [QuantType::Q4_0, QuantType::F16]);
-        assert!(types("q4_0,q9").unwrap_err().contains("'q9' is none of f32, f16"));
-        assert!(shares("0.1,1.1").is_err() && shares("").is_err() && shares("nan").is_err());
-        assert!(seconds("0").is_err() && seconds("1e9").is_err());
-        assert_eq!((duration(1.5e-6), duration(0.0123)), ("1.5 µs".into(), "12.300 ms".into()));
     }
 }
