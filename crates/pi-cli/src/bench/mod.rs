@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `model` | whole models, with llama-bench's tests, columns and defaults |
+//! | `model`, `model_row` | whole models, with llama-bench's tests, columns and defaults |
 //! | `operator`, `operator_flags`, `operator_row` | `pi bench gemv`, `gemm`, `ffn`, `attention` |
 //! | `list` | lists and ranges of numbers |
 //! | `machine_speed` | what the figures are compared with |
@@ -11,6 +11,7 @@
 pub mod list;
 mod machine_speed;
 mod model;
+mod model_row;
 mod operator;
 mod operator_flags;
 mod operator_row;

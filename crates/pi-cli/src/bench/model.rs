@@ -5,7 +5,8 @@
 use super::{
     list::{Numbers, Pair},
     machine_speed::MachineSpeed,
-    table::{Align, Column, Format, Row, Table, spread},
+    model_row::{About, Line, Setting, columns},
+    table::{Format, Table},
 };
 use crate::{
     crossover, demo,
@@ -19,12 +20,11 @@ use pi_engine::{
     Engine, Error, Session, SessionOptions, Sparsity, StepToken,
     pi_core::{Activation, KvType},
     pi_gguf::{File, Source},
-    pi_sparse_cpu::{Crossover, Isa, Kernels},
+    pi_sparse_cpu::{Crossover, Kernels},
     sampler::argmax,
 };
-use serde_json::Value;
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     time::{Instant, SystemTime},
 };
@@ -68,7 +68,7 @@ pub struct ModelFlags {
     output: Format,
     /// Which neurons are left out: auto, off, exact; see pi run
     #[arg(long, value_name = "auto|off|exact", default_value = "auto")]
-    sparsity: Sparsity,
+    pub(super) sparsity: Sparsity,
     /// Share of active neurons from which every neuron is computed [default: what pi doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     crossover: Option<f32>,
@@ -77,10 +77,10 @@ pub struct ModelFlags {
     activation: Option<Activation>,
     /// How keys and values are kept
     #[arg(long, value_name = "f16|f32", default_value = "f16")]
-    kv: KvType,
+    pub(super) kv: KvType,
     /// Read the file into memory instead of mapping it
     #[arg(long)]
-    no_mmap: bool,
+    pub(super) no_mmap: bool,
     /// The memory's speed in GB/s, instead of measuring it; 0: do not compare with it
     #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = values::from_zero)]
     bandwidth: Option<f32>,
@@ -88,22 +88,22 @@ pub struct ModelFlags {
 
 /// One line of the table to be.
 #[derive(Clone, Copy, Debug)]
-struct Test {
-    prompt: usize,
-    generated: usize,
-    depth: usize,
+pub(super) struct Test {
+    pub(super) prompt: usize,
+    pub(super) generated: usize,
+    pub(super) depth: usize,
 }
 
 impl Test {
     /// As in `pp512`, `tg128`, `pp512+tg128`, `tg128 @ d1024`.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let parts = [("pp", self.prompt), ("tg", self.generated)];
         let parts: Vec<_> = parts.iter().filter(|(_, n)| *n > 0).map(|(word, n)| format!("{word}{n}")).collect();
         let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
         parts.join("+") + &depth
     }
 
-    fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self) -> usize {
         self.prompt + self.generated
     }
 }
@@ -205,12 +205,12 @@ fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize) -> R
 
 /// What the runs of a test showed.
 #[derive(Default)]
-struct Samples {
-    seconds: Vec<f64>,
-    bytes: u64,
-    tokens: u64,
-    active: Vec<f64>,
-    dense: Vec<f64>,
+pub(super) struct Samples {
+    pub(super) seconds: Vec<f64>,
+    pub(super) bytes: u64,
+    pub(super) tokens: u64,
+    pub(super) active: Vec<f64>,
+    pub(super) dense: Vec<f64>,
 }
 
 /// Runs a test once to warm up, then `repetitions` times.
@@ -272,181 +272,4 @@ impl Tokens {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.state >> 33) % self.vocab) as u32
     }
-}
-
-/// What is the same for all tests of a model.
-struct About {
-    path: String,
-    name: String,
-    bytes: u64,
-    numbers: u64,
-    device: String,
-    cpu: String,
-}
-
-impl About {
-    fn new(engine: &Engine, file: &File, path: &Path) -> Self {
-        let (mut bytes, mut numbers, mut by_type) = (0, 0, Vec::<(String, u64)>::new());
-        for tensor in file.tensors() {
-            let (size, name) = (tensor.data().len() as u64, tensor.ty().to_string());
-            bytes += size;
-            numbers += (tensor.rows() * tensor.cols()) as u64;
-            match by_type.iter_mut().find(|(n, _)| *n == name) {
-                Some((_, sum)) => *sum += size,
-                None => by_type.push((name, size)),
-            }
-        }
-        // The type of most weights: files of mixed types are named after their layers', not the embedding's.
-        let most = by_type.into_iter().max_by_key(|(_, size)| *size).map_or_else(String::new, |(name, _)| name);
-        let name = format!("{} {} {most}", engine.config().architecture, count(numbers));
-        let info = engine.device().info();
-        Self { path: path.display().to_string(), name, bytes, numbers, device: info.name, cpu: machine::cpu_name() }
-    }
-}
-
-/// As in `134.52 M`, llama-bench's way to write numbers of parameters.
-fn count(n: u64) -> String {
-    let n = n as f64;
-    if n >= 1e9 { format!("{:.2} B", n / 1e9) } else { format!("{:.2} M", n / 1e6) }
-}
-
-/// As in `87.48 MiB`.
-fn binary_size(bytes: u64) -> String {
-    let (mib, gib) = (f64::from(1 << 20), f64::from(1 << 30));
-    let bytes = bytes as f64;
-    if bytes >= gib { format!("{:.2} GiB", bytes / gib) } else { format!("{:.2} MiB", bytes / mib) }
-}
-
-#[derive(Clone, Copy)]
-struct Setting<'a> {
-    flags: &'a ModelFlags,
-    isa: Isa,
-    threads: usize,
-    batch: usize,
-    ubatch: usize,
-    bandwidth: Option<f64>,
-    usual: bool,
-}
-
-struct Line<'a> {
-    about: &'a About,
-    setting: Setting<'a>,
-    test: Test,
-    samples: Samples,
-    at: SystemTime,
-}
-
-/// llama-bench's columns (with batch sizes only if they are not the usual ones), then our own.
-fn columns(usual: bool) -> Vec<Column> {
-    use Align::{Left, Right};
-    let mut columns = vec![
-        ("model", 24, Left),
-        ("size", 10, Right),
-        ("params", 10, Right),
-        ("backend", 10, Left),
-        ("threads", 7, Right),
-    ];
-    if !usual {
-        columns.extend([("n_batch", 7, Right), ("n_ubatch", 8, Right)]);
-    }
-    columns.extend([
-        ("test", 15, Right),
-        ("t/s", 20, Right),
-        ("active", 8, Right),
-        ("dense path", 10, Right),
-        ("MB/token", 8, Right),
-        ("GB/s", 6, Right),
-        ("of memory", 9, Right),
-    ]);
-    columns
-}
-
-impl Line<'_> {
-    fn per_second(&self) -> Vec<f64> {
-        self.samples.seconds.iter().map(|s| self.test.tokens() as f64 / s.max(1e-9)).collect()
-    }
-
-    fn bytes_per_token(&self) -> f64 {
-        self.samples.bytes as f64 / self.samples.tokens.max(1) as f64
-    }
-
-    /// Bytes of weights and caches per second.
-    fn read_per_second(&self) -> f64 {
-        self.samples.bytes as f64 / self.samples.seconds.iter().sum::<f64>().max(1e-9)
-    }
-}
-
-impl Row for Line<'_> {
-    fn fields(&self) -> Vec<(&'static str, Value)> {
-        let (about, set, test) = (self.about, &self.setting, &self.test);
-        let nanoseconds: Vec<_> = self.samples.seconds.iter().map(|s| (s * 1e9).round()).collect();
-        let (per_second, read) = (self.per_second(), self.read_per_second());
-        let (time, tps) = (spread(&nanoseconds), spread(&per_second));
-        let kv = format!("{:?}", set.flags.kv).to_lowercase();
-        let whole = |v: f64| Value::from(v.round() as u64);
-        vec![
-            ("build_version", env!("CARGO_PKG_VERSION").into()),
-            ("cpu_info", about.cpu.as_str().into()),
-            ("backends", about.device.to_uppercase().into()),
-            ("isa", set.isa.to_string().into()),
-            ("model_filename", about.path.as_str().into()),
-            ("model_type", about.name.as_str().into()),
-            ("model_size", about.bytes.into()),
-            ("model_n_params", about.numbers.into()),
-            ("n_batch", set.batch.into()),
-            ("n_ubatch", set.ubatch.into()),
-            ("n_threads", set.threads.into()),
-            ("type_k", kv.as_str().into()),
-            ("type_v", kv.as_str().into()),
-            ("use_mmap", (!set.flags.no_mmap).into()),
-            ("sparsity", format!("{:?}", set.flags.sparsity).to_lowercase().into()),
-            ("test", test.name().into()),
-            ("n_prompt", test.prompt.into()),
-            ("n_gen", test.generated.into()),
-            ("n_depth", test.depth.into()),
-            ("test_time", humantime::format_rfc3339_seconds(self.at).to_string().into()),
-            ("avg_ns", whole(time.mean)),
-            ("stddev_ns", whole(time.deviation)),
-            ("avg_ts", tps.mean.into()),
-            ("stddev_ts", tps.deviation.into()),
-            ("active_share", mean(&self.samples.active).into()),
-            ("dense_share", mean(&self.samples.dense).into()),
-            ("bytes_per_token", whole(self.bytes_per_token())),
-            ("read_bytes_per_second", whole(read)),
-            ("memory_bytes_per_second", set.bandwidth.map(f64::round).into()),
-            ("memory_share", set.bandwidth.map(|b| read / b).into()),
-            ("samples_ns", nanoseconds.iter().map(|&n| whole(n)).collect()),
-            ("samples_ts", per_second.into()),
-        ]
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let (about, set) = (self.about, &self.setting);
-        let (tps, read) = (spread(&self.per_second()), self.read_per_second());
-        let percent = |share: Option<f64>| share.map_or_else(|| "-".into(), |s| format!("{:.1} %", 100.0 * s));
-        let mut cells = vec![
-            about.name.clone(),
-            binary_size(about.bytes),
-            count(about.numbers),
-            format!("{} {}", about.device.to_uppercase(), set.isa),
-            set.threads.to_string(),
-        ];
-        if !set.usual {
-            cells.extend([set.batch.to_string(), set.ubatch.to_string()]);
-        }
-        cells.extend([
-            self.test.name(),
-            format!("{:.2} ± {:.2}", tps.mean, tps.deviation),
-            percent(mean(&self.samples.active)),
-            percent(mean(&self.samples.dense)),
-            format!("{:.2}", self.bytes_per_token() / 1e6),
-            format!("{:.2}", read / 1e9),
-            percent(set.bandwidth.map(|b| read / b)),
-        ]);
-        cells
-    }
-}
-
-fn mean(samples: &[f64]) -> Option<f64> {
-    (!samples.is_empty()).then(|| spread(samples).mean)
 }
