@@ -13,8 +13,13 @@ use std::{ffi::OsString, path::PathBuf};
 
 /// llama.cpp's options of one dash and several letters, which would otherwise be read as one letter and its value. The last
 /// is not known here, and is to be refused by its own name.
-const ONE_DASH: [(&str, &str); 3] =
-    [("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"), ("-ngl", "--n-gpu-layers")];
+const ONE_DASH: [(&str, &str); 5] = [
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-pg", "--pg"),
+    ("-ub", "--ubatch-size"),
+    ("-ngl", "--n-gpu-layers"),
+];
 
 /// Options whose values may look like options.
 const TAKE_TEXT: [&str; 5] = ["-p", "--prompt", "-r", "--reverse-prompt", "--stop"];
@@ -140,6 +145,10 @@ pub struct EngineFlags {
     /// error if the activation does not allow it)
     #[arg(long, value_name = "auto|off|exact", default_value = "auto")]
     pub sparsity: Sparsity,
+    /// Share of active neurons from which every neuron is computed: faster there, with the same result [default: what pi
+    /// doctor measured, or 0.9]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
+    pub crossover: Option<f32>,
     /// Another activation than the file says: silu, gelu, gelu_tanh, relu, relu2, fatrelu(THRESHOLD)
     #[arg(long, value_name = "NAME")]
     pub activation: Option<Activation>,

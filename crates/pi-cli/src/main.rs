@@ -1,4 +1,4 @@
-//! `pi`, the command line of the engine: runs and inspects language models in GGUF files.
+//! `pi`, the command line of the engine: runs, inspects and times language models in GGUF files.
 //!
 //! | file | what |
 //! |---|---|
@@ -6,6 +6,10 @@
 //! | `flags`, `values` | the options of `pi run`, and how single values are read |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
 //! | `inspect` | `pi inspect`: what is in a file |
+//! | `bench` | `pi bench`: how fast models and single operators are |
+//! | `doctor` | `pi doctor`: what this machine can do |
+//! | `machine` | CPU, caches, memory |
+//! | `crossover` | where measured crossovers are kept |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
 //! | `prompt` | the bytes of a prompt, and its tokens |
@@ -14,12 +18,16 @@
 //! Results go to standard output, everything else to standard error. A command that could not do its work ends with 1, one
 //! that was called wrongly with 2, one that was interrupted with 130.
 
+mod bench;
+mod crossover;
 mod demo;
+mod doctor;
 mod failure;
 mod flags;
 mod inspect;
 mod interrupt;
 mod kernels;
+mod machine;
 mod output;
 mod prompt;
 mod result;
@@ -37,7 +45,8 @@ static VERSION: LazyLock<String> =
 #[derive(Parser)]
 #[command(name = "pi", version = VERSION.as_str(), after_help = "Environment:\n  \
     PI_MODEL_DIR  folder in which the demo model is looked for first\n  \
-    PI_ISA        forces the kernels of one instruction set (--version lists them)")]
+    PI_ISA        forces the kernels of one instruction set (--version lists them)\n  \
+    PI_CACHE_DIR  folder for what pi doctor measured, instead of the user's cache folder")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -49,12 +58,18 @@ enum Command {
     Run(Box<flags::RunFlags>),
     /// Show what is in a model file
     Inspect(inspect::InspectFlags),
+    /// Time models, or single operators
+    Bench(Box<bench::BenchFlags>),
+    /// Show what this machine can do, and measure what is best for it
+    Doctor(doctor::DoctorFlags),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
         Command::Run(flags) => run::run(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
+        Command::Bench(flags) => bench::bench(&flags),
+        Command::Doctor(flags) => doctor::doctor(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

@@ -20,10 +20,14 @@ pub struct Outcome<'a> {
     prompt_tps: f64,
     /// Steps per second after the prompt.
     decode_tps: Option<f64>,
-    /// Mean share of neurons computed in full while decoding.
+    /// Mean share of neurons that contributed while decoding.
     active_share: Option<f32>,
     /// The same for every layer.
     active_share_by_layer: &'a [f32],
+    /// Mean share of neurons computed by the dense path, because so many were expected to be active.
+    dense_share: Option<f32>,
+    /// The same for every layer.
+    dense_share_by_layer: &'a [f32],
     /// Bytes of weights and caches read per step while decoding.
     bytes_per_token: Option<u64>,
     /// `eos`, `stop`, `length`, `context` or `cancelled`.
@@ -48,6 +52,8 @@ impl<'a> Outcome<'a> {
             decode_tps: generated.decode_tps(),
             active_share: stats.active_share(),
             active_share_by_layer: if stats.tokens > 0 { &stats.active } else { &[] },
+            dense_share: stats.dense_share(),
+            dense_share_by_layer: if stats.tokens > 0 { &stats.dense } else { &[] },
             bytes_per_token: stats.bytes_per_token(),
             stop_reason: generated.stop.name(),
             stop_string: match &generated.stop {
@@ -64,13 +70,20 @@ pub fn summary(generated: &Generated) -> String {
     let stats = &generated.stats;
     let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "not measured".into());
+    // Said where it was taken although neurons could be left out: not in every line of a dense model.
+    let partly = stats.active_share().is_some_and(|share| share < 1.0);
+    let dense = match stats.dense_share().filter(|share| partly && *share > 0.0) {
+        Some(share) => format!(", {:.0} % by the dense path", share * 100.0),
+        None => String::new(),
+    };
     format!(
-        "prompt: {}, {:.1} tokens/s | decode: {}, {} | active neurons: {} | read per token: {} | stop: {}",
+        "prompt: {}, {:.1} tokens/s | decode: {}, {} | active neurons: {}{} | read per token: {} | stop: {}",
         tokens(generated.prompt_tokens),
         generated.prompt_tps(),
         tokens(generated.tokens.len()),
         or_none(generated.decode_tps().map(|tps| format!("{tps:.1} tokens/s"))),
         or_none(stats.active_share().map(|share| format!("{:.1} %", share * 100.0))),
+        dense,
         or_none(stats.bytes_per_token().map(size)),
         generated.stop.name(),
     )

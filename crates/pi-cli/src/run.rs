@@ -1,17 +1,20 @@
 //! `pi run`: continues a text.
 
 use crate::{
-    demo,
+    crossover, demo,
     failure::{Failure, Result},
     flags::{EngineFlags, RunFlags},
     interrupt::{INTERRUPTED, Interrupt},
-    kernels,
+    kernels, machine,
     output::{Output, say, size},
     prompt,
     result::{Outcome, summary},
 };
 use pi_engine::{
-    Engine, Error, GenerateOptions, Session, SessionOptions, Sink, StopReason, pi_core::KvType, pi_gguf::Source,
+    Engine, Error, GenerateOptions, Session, SessionOptions, Sink, StopReason,
+    pi_core::KvType,
+    pi_gguf::Source,
+    pi_sparse_cpu::{Crossover, Kernels},
     sampler::Chain,
 };
 use std::{
@@ -89,17 +92,24 @@ fn model(flags: &RunFlags) -> Result<PathBuf> {
 fn load(flags: &EngineFlags, kv: KvType, path: &Path) -> Result<Engine> {
     let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
     let mut builder = Engine::builder().source(source).sparsity(flags.sparsity).kv(kv).check(flags.check);
-    if let Some(kernels) = kernels::forced()? {
-        builder = builder.kernels(kernels);
-    }
+    let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
+    let isa = kernels.isa();
+    builder = builder.kernels(kernels);
+    let cores = machine::usable_cores();
+    let mut used = cores;
     if let Some(threads) = flags.threads {
         // More threads than cores only take turns: each product then waits for the last of them.
-        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         if threads as usize > cores {
             say(&format!("--threads {threads}: this process may use {cores} cores, so there will be {cores} threads"));
         }
-        builder = builder.threads((threads as usize).min(cores));
+        used = (threads as usize).min(cores);
+        builder = builder.threads(used);
     }
+    let crossover = match flags.crossover {
+        Some(share) => Crossover::uniform(share),
+        None => crossover::stored(isa, used).unwrap_or_default(),
+    };
+    builder = builder.crossover(crossover);
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
     }

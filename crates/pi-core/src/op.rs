@@ -45,8 +45,10 @@ pub struct OpStats {
     pub bytes: u64,
     /// Neurons × tokens that could have fired.
     pub neurons: u64,
-    /// Neurons × tokens that were computed in full.
+    /// Neurons × tokens that contributed: marked, and with a gate that fires where idle neurons are left out.
     pub active: u64,
+    /// Neurons × tokens that were computed without a look at single neurons, because so many were expected to be active.
+    pub dense: u64,
 }
 
 impl std::ops::AddAssign for OpStats {
@@ -54,6 +56,7 @@ impl std::ops::AddAssign for OpStats {
         self.bytes += o.bytes;
         self.neurons += o.neurons;
         self.active += o.active;
+        self.dense += o.dense;
     }
 }
 

@@ -14,7 +14,7 @@ use pi_core::{
     text::{EncodeOptions, TokenId, Tokenizer},
 };
 use pi_gguf::Source;
-use pi_sparse_cpu::{CpuDevice, Kernels, Pool};
+use pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool};
 use std::{path::Path, sync::Arc};
 
 /// A model, ready to run. Immutable, `Send` and `Sync`; cloning shares it. What changes is in [`Session`]s.
@@ -114,6 +114,7 @@ pub struct EngineBuilder {
     source: Source,
     threads: Option<usize>,
     kernels: Option<Kernels>,
+    crossover: Crossover,
     device: Option<Arc<dyn Device>>,
     sparsity: Sparsity,
     activation: Option<Activation>,
@@ -140,7 +141,13 @@ impl EngineBuilder {
         self
     }
 
-    /// A device of your own instead of the CPU; threads and kernels then do not apply.
+    /// Above which share of active neurons FFNs of the CPU device take their dense path. Only speed depends on it.
+    pub fn crossover(mut self, crossover: Crossover) -> Self {
+        self.crossover = crossover;
+        self
+    }
+
+    /// A device of your own instead of the CPU; threads, kernels and crossover then do not apply.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self
@@ -197,7 +204,7 @@ impl EngineBuilder {
         let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
         let device = match self.device {
             Some(device) => device,
-            None => cpu(self.threads, self.kernels)?,
+            None => cpu(self.threads, self.kernels, self.crossover)?,
         };
         let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv, check: self.check };
         let model = load::load(source, arch, &config, &options)?;
@@ -218,11 +225,12 @@ impl EngineBuilder {
     }
 }
 
-fn cpu(threads: Option<usize>, kernels: Option<Kernels>) -> Result<Arc<dyn Device>> {
+fn cpu(threads: Option<usize>, kernels: Option<Kernels>, crossover: Crossover) -> Result<Arc<dyn Device>> {
     let threads = threads.unwrap_or_else(Pool::default_width);
     if !(1..=1024).contains(&threads) {
         return Err(Error::setting("threads", "a number from 1 to 1024", threads));
     }
     let pool = Pool::new(threads).map_err(|source| Error::Threads { threads, source })?;
-    Ok(Arc::new(CpuDevice::new(kernels.unwrap_or_else(Kernels::best), Arc::new(pool))))
+    let kernels = kernels.unwrap_or_else(Kernels::best);
+    Ok(Arc::new(CpuDevice::new(kernels, Arc::new(pool)).with_crossover(crossover)))
 }

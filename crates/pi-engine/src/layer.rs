@@ -17,6 +17,7 @@ pub(crate) struct LayerRun {
     pub attention: Box<dyn AttentionRun>,
     pub ffn: Box<dyn FfnRun>,
     pub active: u64,
+    pub dense: u64,
     pub neurons: u64,
 }
 
@@ -26,6 +27,7 @@ impl LayerRun {
             attention: layer.attention.clone().open(limits)?,
             ffn: layer.ffn.clone().open(limits)?,
             active: 0,
+            dense: 0,
             neurons: 0,
         })
     }
@@ -33,6 +35,7 @@ impl LayerRun {
     pub(crate) fn take_stats(&mut self) -> OpStats {
         let ffn = self.ffn.take_stats();
         self.active += ffn.active;
+        self.dense += ffn.dense;
         self.neurons += ffn.neurons;
         let mut stats = ffn;
         stats += self.attention.take_stats();

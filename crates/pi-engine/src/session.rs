@@ -43,14 +43,25 @@ pub struct Stats {
     pub tokens: u64,
     /// Bytes of weights and caches read.
     pub bytes: u64,
-    /// Per layer: share of neurons that were computed in full, 0 to 1.
+    /// Per layer: share of neurons that contributed, 0 to 1; 1 where idle neurons are not left out.
     pub active: Vec<f32>,
+    /// Per layer: share of neurons that were computed by the dense path, 0 to 1 (see [`pi_sparse_cpu::Crossover`]).
+    pub dense: Vec<f32>,
 }
 
 impl Stats {
-    /// The mean share of neurons computed in full; `None` if nothing was computed.
+    /// The mean share of neurons that contributed; `None` if nothing was computed.
     pub fn active_share(&self) -> Option<f32> {
-        (!self.active.is_empty() && self.tokens > 0).then(|| self.active.iter().sum::<f32>() / self.active.len() as f32)
+        self.mean(&self.active)
+    }
+
+    /// The mean share of neurons computed by the dense path; `None` if nothing was computed.
+    pub fn dense_share(&self) -> Option<f32> {
+        self.mean(&self.dense)
+    }
+
+    fn mean(&self, shares: &[f32]) -> Option<f32> {
+        (!shares.is_empty() && self.tokens > 0).then(|| shares.iter().sum::<f32>() / shares.len() as f32)
     }
 
     /// Bytes read per token; `None` if nothing was computed.
@@ -224,15 +235,18 @@ impl Session {
 
     /// What was done since the session began or [`reset_stats`](Self::reset_stats) was called.
     pub fn stats(&self) -> Stats {
-        let share = |r: &LayerRun| if r.neurons == 0 { 0.0 } else { r.active as f32 / r.neurons as f32 };
-        Stats { tokens: self.tokens, bytes: self.stats.bytes, active: self.layers.iter().map(share).collect() }
+        let shares = |part: fn(&LayerRun) -> u64| {
+            self.layers.iter().map(|r| if r.neurons == 0 { 0.0 } else { part(r) as f32 / r.neurons as f32 }).collect()
+        };
+        let (tokens, bytes) = (self.tokens, self.stats.bytes);
+        Stats { tokens, bytes, active: shares(|r| r.active), dense: shares(|r| r.dense) }
     }
 
     /// Counts from 0 again.
     pub fn reset_stats(&mut self) {
         self.tokens = 0;
         self.stats = OpStats::default();
-        self.layers.iter_mut().for_each(|l| (l.active, l.neurons) = (0, 0));
+        self.layers.iter_mut().for_each(|l| (l.active, l.dense, l.neurons) = (0, 0, 0));
     }
 
     /// The generated token that belongs at the end of `seq`, if the sequence is as [`set_pending`](Self::set_pending) left it.

@@ -9,7 +9,7 @@ use common::{difference, exact, ids, load, logits, logits_in, rms_difference, ro
 use pi_core::{Executor, KvType, QuantType};
 use pi_engine::{Session, SessionOptions, Sparsity, StepToken};
 use pi_gguf::{File, Kind};
-use pi_sparse_cpu::{CpuDevice, Isa, Kernels};
+use pi_sparse_cpu::{CpuDevice, Crossover, Isa, Kernels};
 use pi_testkit::{Random, TinyModel, naive, tiny};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -60,6 +60,28 @@ fn models() -> Vec<(&'static str, TinyModel)> {
         model("odd widths", &|m| (m.dim, m.neurons, m.head_dim) = (36, 53, 6)),
         model("few neurons fire", &|m| m.gate_shift = -3.0),
     ]
+}
+
+#[test]
+fn the_crossover_to_the_dense_path_changes_no_bit_and_is_seen_in_the_statistics() {
+    let tokens = ids(40, 6);
+    for (name, model) in models().into_iter().filter(|(name, _)| name.contains("relu") || name.contains("PowerInfer")) {
+        for isa in Isa::available() {
+            let run = |share: f32| {
+                let engine = load(with_isa(isa).crossover(Crossover::uniform(share)), &model.file());
+                let (sparse, single) = (engine.sparsity().is_on(), logits_in(&engine, &tokens, 1));
+                let mut session = engine.session(&SessionOptions::default()).unwrap();
+                session.feed(0, &tokens[..20]).unwrap();
+                session.feed(0, &tokens[20..]).unwrap();
+                (sparse, single, session.stats())
+            };
+            let ((on, never, sparse), (_, always, dense)) = (run(1.0), run(0.0));
+            assert!(same_bits(&never, &always), "{name}, {isa}");
+            assert_eq!((sparse.active_share(), on), (dense.active_share(), true), "{name}, {isa}");
+            // The first of the two steps could not know.
+            assert_eq!((sparse.dense_share(), dense.dense_share()), (Some(0.0), Some(0.5)), "{name}, {isa}");
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The CPU as a device.
 
 use crate::{
-    Kernels, Pool,
+    Crossover, Kernels, Pool,
     attention::CpuAttention,
     dense::{Linear, Norm},
     ffn::CpuFfn,
@@ -19,12 +19,19 @@ use std::sync::Arc;
 pub struct CpuDevice {
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
+    crossover: Crossover,
 }
 
 impl CpuDevice {
     /// A device of these kernels, run by this executor.
     pub fn new(kernels: Kernels, exec: Arc<dyn Executor>) -> Self {
-        Self { kernels: Arc::new(kernels), exec }
+        Self { kernels: Arc::new(kernels), exec, crossover: Crossover::default() }
+    }
+
+    /// The same, but FFNs take their dense path above these shares of active neurons. Only speed depends on it.
+    pub fn with_crossover(mut self, crossover: Crossover) -> Self {
+        self.crossover = crossover;
+        self
     }
 
     /// The fastest kernels of this CPU on a pool of `threads` threads.
@@ -38,6 +45,11 @@ impl CpuDevice {
     /// The kernels in use.
     pub fn kernels(&self) -> &Kernels {
         &self.kernels
+    }
+
+    /// Above which share of active neurons FFNs take their dense path.
+    pub fn crossover(&self) -> &Crossover {
+        &self.crossover
     }
 
     /// Who runs them.
@@ -78,6 +90,6 @@ impl Device for CpuDevice {
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
-        Ok(Arc::new(CpuFfn::new(weights, neurons, self.kernels.clone(), self.exec.clone())?))
+        Ok(Arc::new(CpuFfn::new(weights, neurons, &self.crossover, self.kernels.clone(), self.exec.clone())?))
     }
 }

@@ -5,7 +5,8 @@
 //! the order of the neurons. So no accumulators have to be merged, and the sum does not depend on the number of threads.
 
 use crate::{
-    Kernels, TypeKernels,
+    Crossover, Kernels, TypeKernels,
+    crossover::{Choice, Past},
     dense::{Linear, check, output},
     matmul::encode,
     split::{self, Columns},
@@ -30,6 +31,7 @@ pub(crate) struct CpuFfn {
     neurons: NeuronSet,
     /// The down matrix as an operator, when it is output-major.
     dense_down: Option<Linear>,
+    choice: Choice,
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
 }
@@ -38,6 +40,7 @@ impl CpuFfn {
     pub(crate) fn new(
         w: &FfnWeights,
         neurons: &NeuronSet,
+        crossover: &Crossover,
         kernels: Arc<Kernels>,
         exec: Arc<dyn Executor>,
     ) -> Result<Self> {
@@ -57,7 +60,8 @@ impl CpuFfn {
             }
             _ => None,
         };
-        Ok(Self { w: w.clone(), neurons: neurons.clone(), dense_down, kernels, exec })
+        let choice = Choice::new(crossover.get(w.up.ty()), neurons);
+        Ok(Self { w: w.clone(), neurons: neurons.clone(), dense_down, choice, kernels, exec })
     }
 }
 
@@ -72,6 +76,7 @@ impl SparseFfn for CpuFfn {
             h: Hidden::try_new(limits.tokens, owned)?,
             out: Hidden::try_new(limits.tokens, self.w.dim())?,
             fired: Vec::with_capacity(owned),
+            past: Past::default(),
             submitted: false,
             stats: OpStats::default(),
             op: self,
@@ -86,6 +91,7 @@ struct Run {
     out: Hidden,
     /// Owned neurons that fire for at least one token of the step.
     fired: Vec<u32>,
+    past: Past,
     submitted: bool,
     stats: OpStats,
 }
@@ -182,7 +188,7 @@ impl<'a> Half<'a> {
 impl Run {
     /// First section: `h`.
     fn hidden_values(&mut self, x: &mut Hidden, active: &mut ActiveSet) -> Result<()> {
-        let Self { op, h, stats, .. } = self;
+        let Self { op, h, past, stats, .. } = self;
         let (w, tokens, words) = (&op.w, x.tokens(), active.words());
         let bits = active.host()?;
         // Both halves usually have one type, hence one encoding; if not, the second must not invalidate the first.
@@ -194,15 +200,24 @@ impl Run {
         let first = w.gate.as_ref().unwrap_or(&w.up);
         let owned = op.neurons.len();
         let (active_count, rows1, rows2) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let task = Task { w, neurons: &op.neurons, bits, words, gate: gate.as_ref(), up: &up };
+        // Where nothing may be left out, there is nothing to look at.
+        let dense = (bits.is_none() && !w.skip) || op.choice.is_dense(bits, words, past);
+        let dense_count = AtomicU64::new(0);
+        let task = Task { w, dense, neurons: &op.neurons, bits, words, gate: gate.as_ref(), up: &up };
         split::columns(&*op.exec, h.host_overwrite(), owned, 4, 16, |mut part| {
             let count = task.run(&mut part, tokens);
             active_count.fetch_add(count.active, Relaxed);
+            dense_count.fetch_add(count.dense, Relaxed);
             rows1.fetch_add(count.first, Relaxed);
             rows2.fetch_add(count.second, Relaxed);
         });
         stats.neurons += (owned * tokens) as u64;
-        stats.active += active_count.into_inner();
+        let active = active_count.into_inner();
+        stats.active += active;
+        stats.dense += dense_count.into_inner();
+        if bits.is_none() && owned * tokens > 0 {
+            past.saw(active as f32 / (owned * tokens) as f32, tokens);
+        }
         stats.bytes += rows1.into_inner() * first.row_bytes() as u64;
         if w.gate.is_some() {
             stats.bytes += rows2.into_inner() * w.up.row_bytes() as u64;
@@ -242,6 +257,8 @@ impl Run {
 /// What the first section needs beside its part of `h`.
 struct Task<'a> {
     w: &'a FfnWeights,
+    /// Every neuron is computed; those that are not marked or do not fire become 0 afterwards.
+    dense: bool,
     neurons: &'a NeuronSet,
     bits: Option<&'a [u64]>,
     words: usize,
@@ -252,6 +269,7 @@ struct Task<'a> {
 #[derive(Default)]
 struct Counts {
     active: u64,
+    dense: u64,
     first: u64,
     second: u64,
 }
@@ -296,7 +314,7 @@ impl Task<'_> {
             let n = (range.end - from).min(CHUNK);
             let at = from - range.start;
             let mut touched = (0, 0);
-            if tokens > 1 && self.bits.is_none() {
+            if self.dense || (tokens > 1 && self.bits.is_none()) {
                 self.tiles(from, n, part, tokens, &mut touched, &mut count);
             } else {
                 for t in 0..tokens {
@@ -354,8 +372,8 @@ impl Task<'_> {
         }
     }
 
-    /// Neurons from `from` on for all tokens, when none is ruled out before its gate is known: four rows at a time beside
-    /// many tokens.
+    /// Neurons from `from` on for all tokens, four rows at a time beside many tokens: all of the gate, and, on the dense path,
+    /// all of the rest.
     fn tiles(
         &self,
         from: usize,
@@ -367,7 +385,6 @@ impl Task<'_> {
     ) {
         let start = part.range().start;
         let first = self.gate.unwrap_or(self.up);
-        let dense = !self.w.skip && self.gate.is_some();
         let mut gates = [[0.0f32; 4]; TOKEN_BLOCK];
         let mut ups = [[0.0f32; 4]; TOKEN_BLOCK];
         touched.0 |= u64::MAX >> (CHUNK - n);
@@ -377,28 +394,31 @@ impl Task<'_> {
                 let block = TOKEN_BLOCK.min(tokens - t0);
                 let gates = &mut gates[..block];
                 first.tile(self.neurons, from + i, four, t0, gates);
-                if dense {
-                    self.up.tile(self.neurons, from + i, four, t0, &mut ups[..block]);
-                    touched.1 |= u64::MAX >> (CHUNK - four) << i;
+                if self.dense {
+                    count.dense += (four * block) as u64;
+                    if self.gate.is_some() {
+                        self.up.tile(self.neurons, from + i, four, t0, &mut ups[..block]);
+                        touched.1 |= u64::MAX >> (CHUNK - four) << i;
+                    }
                 }
                 for (t, gates) in gates.iter().enumerate() {
                     let h = &mut part.row(t0 + t)[from - start + i..][..four];
-                    if dense {
-                        count.active += four as u64;
-                        (0..four).for_each(|j| h[j] = self.value(gates[j], ups[t][j]));
-                        continue;
-                    }
                     let mut fires = List::EMPTY;
                     for j in 0..four {
+                        let id = self.neurons.id(from + i + j);
                         h[j] = 0.0;
-                        if !self.w.skip || self.w.act.fires(gates[j]) {
-                            fires.push(j, self.neurons.id(from + i + j));
-                            h[j] = gates[j];
+                        if self.may_fire(t0 + t, id) && (!self.w.skip || self.w.act.fires(gates[j])) {
+                            fires.push(j, id);
+                            h[j] = if self.dense { self.value(gates[j], ups[t][j]) } else { gates[j] };
                         }
                     }
-                    let mut rows = (0, 0);
-                    self.finish(&fires, t0 + t, h, &mut rows, count);
-                    touched.1 |= rows.1 << i;
+                    if self.dense {
+                        count.active += fires.len as u64;
+                    } else {
+                        let mut rows = (0, 0);
+                        self.finish(&fires, t0 + t, h, &mut rows, count);
+                        touched.1 |= rows.1 << i;
+                    }
                 }
             }
         }

@@ -23,6 +23,8 @@
 mod activations;
 mod arch;
 mod attention;
+mod bandwidth;
+mod crossover;
 mod dense;
 mod device;
 mod ffn;
@@ -34,6 +36,8 @@ mod rope;
 mod split;
 
 pub use activations::{Activations, Encode};
+pub use bandwidth::ReadTest;
+pub use crossover::Crossover;
 pub use device::CpuDevice;
 pub use kernels::{Axpy4, Isa, Kernels, Tile, TypeKernels};
 pub use pool::Pool;

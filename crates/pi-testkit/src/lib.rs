@@ -1,8 +1,10 @@
 //! Cases and checks for the `pi` engine and for back ends of others.
 //!
 //! [`data`] finds golden data and [`golden`] reads it; [`TinyModel`] writes small random models, and [`naive`] computes them in
-//! the most obvious way. [`kernels::check`] and [`device::check`] tell whether a back end computes what it should. What it does not do: contain golden data itself.
+//! the most obvious way. [`kernels::check`] and [`device::check`] tell whether a back end computes what it should. [`cases`] are
+//! operators to be timed. What it does not do: contain golden data itself.
 
+pub mod cases;
 pub mod data;
 pub mod device;
 pub mod golden;

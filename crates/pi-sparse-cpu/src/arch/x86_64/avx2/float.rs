@@ -122,10 +122,7 @@ fn add<const T: usize>(panel: &Panel, x: [&[[u8; 4]]; T], totals: &mut [[__m256;
     for t in 0..T {
         whole[t] = &x[t].as_chunks().0[..first.len()];
     }
-    let mut acc = [[_mm256_setzero_ps(); 4]; T];
-    for t in 0..T {
-        acc[t] = totals[t];
-    }
+    let mut acc = *totals;
     for (i, panel) in panel.iter().enumerate().take(first.len()) {
         let mut v = [_mm256_setzero_ps(); T];
         for t in 0..T {

@@ -1,0 +1,275 @@
+//! Whole models: prompts (`pp512`) and single tokens (`tg128`), as llama-bench does it.
+//!
+//! Loading is not timed. Every test is run once to warm up; the sequence is emptied before each run.
+
+use super::{
+    list::{Numbers, Pair},
+    machine_speed::MachineSpeed,
+    model_row::{About, Line, Setting, columns},
+    table::{Format, Table},
+};
+use crate::{
+    crossover, demo,
+    failure::{Failure, Result},
+    kernels, machine,
+    output::say,
+    values,
+};
+use clap::{Args, ValueHint};
+use pi_engine::{
+    Engine, Error, Session, SessionOptions, Sparsity, StepToken,
+    pi_core::{Activation, KvType},
+    pi_gguf::{File, Source},
+    pi_sparse_cpu::{Crossover, Kernels},
+    sampler::argmax,
+};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    time::{Instant, SystemTime},
+};
+
+/// Tokens of the run that warms up a test of single tokens.
+const WARM_TOKENS: usize = 8;
+
+/// The options of `pi bench` for models. Names, defaults and lists are llama-bench's.
+#[derive(Args, Debug)]
+pub struct ModelFlags {
+    /// Model files, with commas between them or the option several times [default: the demo model of the repository]
+    #[arg(short, long, value_name = "FILE,…", value_hint = ValueHint::FilePath)]
+    model: Vec<PathBuf>,
+    /// Lengths of prompts to time, as in 128,512 or 128-1024*2; 0 for none [default: 512]
+    #[arg(short = 'p', long, value_name = "N,…", allow_hyphen_values = true)]
+    n_prompt: Vec<Numbers>,
+    /// Numbers of generated tokens to time; 0 for none [default: 128]
+    #[arg(short = 'n', long, value_name = "N,…", allow_hyphen_values = true)]
+    n_gen: Vec<Numbers>,
+    /// A prompt and then tokens generated, timed together; also -pg. May be given several times
+    #[arg(long, value_name = "PP,TG")]
+    pg: Vec<Pair>,
+    /// Tokens that are in the context before a test [default: 0]
+    #[arg(short = 'd', long, value_name = "N,…", allow_hyphen_values = true)]
+    n_depth: Vec<Numbers>,
+    /// Most tokens that are handed over at once [default: 2048]
+    #[arg(short, long, value_name = "N,…", allow_hyphen_values = true)]
+    batch_size: Vec<Numbers>,
+    /// Most tokens computed at once, also -ub; never more than --batch-size [default: 512]
+    #[arg(long, value_name = "N,…", allow_hyphen_values = true)]
+    ubatch_size: Vec<Numbers>,
+    /// Threads [default: the cores this process may use]
+    #[arg(short, long, value_name = "N,…", allow_hyphen_values = true)]
+    threads: Vec<Numbers>,
+    /// Runs of every test
+    #[arg(short, long, value_name = "N", default_value_t = 5, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repetitions: u32,
+    /// Form of the results
+    #[arg(short, long, value_name = "FORM", default_value = "md")]
+    output: Format,
+    /// Which neurons are left out: auto, off, exact; see pi run
+    #[arg(long, value_name = "auto|off|exact", default_value = "auto")]
+    pub(super) sparsity: Sparsity,
+    /// Share of active neurons from which every neuron is computed [default: what pi doctor measured, or 0.9]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
+    crossover: Option<f32>,
+    /// Another activation than the file says
+    #[arg(long, value_name = "NAME")]
+    activation: Option<Activation>,
+    /// How keys and values are kept
+    #[arg(long, value_name = "f16|f32", default_value = "f16")]
+    pub(super) kv: KvType,
+    /// Read the file into memory instead of mapping it
+    #[arg(long)]
+    pub(super) no_mmap: bool,
+    /// The memory's speed in GB/s, instead of measuring it; 0: do not compare with it
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = values::from_zero)]
+    bandwidth: Option<f32>,
+}
+
+/// One line of the table to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Test {
+    pub(super) prompt: usize,
+    pub(super) generated: usize,
+    pub(super) depth: usize,
+}
+
+impl Test {
+    /// As in `pp512`, `tg128`, `pp512+tg128`, `tg128 @ d1024`.
+    pub(super) fn name(&self) -> String {
+        let parts = [("pp", self.prompt), ("tg", self.generated)];
+        let parts: Vec<_> = parts.iter().filter(|(_, n)| *n > 0).map(|(word, n)| format!("{word}{n}")).collect();
+        let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
+        parts.join("+") + &depth
+    }
+
+    pub(super) fn tokens(&self) -> usize {
+        self.prompt + self.generated
+    }
+}
+
+/// Times every model with every combination of settings.
+///
+/// # Errors
+/// Wrong flags; a model that cannot be loaded, or whose logits are not finite.
+pub fn bench(flags: &ModelFlags) -> Result {
+    let tests = tests(flags)?;
+    let threads = in_range("--threads", &Numbers::all(&flags.threads, &[machine::usable_cores()]), 1..=1024)?;
+    let batches = in_range("--batch-size", &Numbers::all(&flags.batch_size, &[2048]), 1..=1 << 24)?;
+    let ubatches = in_range("--ubatch-size", &Numbers::all(&flags.ubatch_size, &[512]), 1..=1 << 24)?;
+    let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
+    let models = models(flags)?;
+    let mut speed = MachineSpeed::new(flags.bandwidth);
+    let usual = batches == [2048] && ubatches == [512];
+    let mut table = Table::new(flags.output, columns(usual));
+    for path in &models {
+        let failure = |e: Error| Failure::engine(&e, path);
+        let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
+        let file = File::open_with(path, source).map_err(|e| failure(e.into()))?;
+        for &threads in &threads {
+            let bandwidth = speed.of(threads)?;
+            let engine = load(flags, &kernels, &file, threads).map_err(failure)?;
+            let about = About::new(&engine, &file, path);
+            for (&batch, &ubatch) in batches.iter().flat_map(|b| ubatches.iter().map(move |u| (b, u))) {
+                for test in &tests {
+                    let samples = run(&engine, test, batch.min(ubatch), flags.repetitions).map_err(failure)?;
+                    let setting = Setting { flags, isa: kernels.isa(), threads, batch, ubatch, bandwidth, usual };
+                    table.row(&Line { about: &about, setting, test: *test, samples, at: SystemTime::now() })?;
+                }
+            }
+        }
+    }
+    table.end()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tests(flags: &ModelFlags) -> Result<Vec<Test>> {
+    let prompts = Numbers::all(&flags.n_prompt, &[512]);
+    // As llama-bench: what is asked for with --pg is timed beside the default tests unless those are set to 0.
+    let generated = Numbers::all(&flags.n_gen, &[128]);
+    let mut tests = Vec::new();
+    for depth in Numbers::all(&flags.n_depth, &[0]) {
+        let single = |(prompt, generated)| Test { prompt, generated, depth };
+        tests.extend(prompts.iter().filter(|n| **n > 0).map(|&n| single((n, 0))));
+        tests.extend(generated.iter().filter(|n| **n > 0).map(|&n| single((0, n))));
+        tests.extend(flags.pg.iter().filter(|p| p.0 + p.1 > 0).map(|p| single((p.0, p.1))));
+    }
+    if tests.is_empty() {
+        return Err(Failure::Usage("there is nothing to time: --n-prompt, --n-gen and --pg are all 0".into()));
+    }
+    Ok(tests)
+}
+
+/// The same numbers, all within `range`.
+///
+/// # Errors
+/// If one is not, naming the option.
+pub fn in_range(flag: &str, numbers: &[usize], range: std::ops::RangeInclusive<usize>) -> Result<Vec<usize>> {
+    let (first, last) = (range.start(), range.end());
+    match numbers.iter().find(|n| !range.contains(n)) {
+        Some(n) => Err(Failure::value(n.to_string(), flag, format!("expected numbers from {first} to {last}"))),
+        None => Ok(numbers.to_vec()),
+    }
+}
+
+fn models(flags: &ModelFlags) -> Result<Vec<PathBuf>> {
+    if flags.model.is_empty() {
+        let path = demo::find()?;
+        say(&format!("no model was named (-m): this is the demo model, {}", path.display()));
+        return Ok(vec![path]);
+    }
+    // llama-bench takes a list with commas, too; but a file's name may have one.
+    let split = |path: &PathBuf| match path.to_str() {
+        Some(text) if text.contains(',') && !path.exists() => text.split(',').map(PathBuf::from).collect(),
+        _ => vec![path.clone()],
+    };
+    Ok(flags.model.iter().flat_map(split).collect())
+}
+
+fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize) -> Result<Engine, Error> {
+    let crossover = match flags.crossover {
+        Some(share) => Crossover::uniform(share),
+        None => crossover::stored(kernels.isa(), threads).unwrap_or_default(),
+    };
+    let cores = machine::usable_cores();
+    if threads > cores {
+        say(&format!("warning: {threads} threads on the {cores} cores that this process may use"));
+    }
+    let builder = Engine::builder().kernels(kernels.clone()).threads(threads).crossover(crossover);
+    let mut builder = builder.sparsity(flags.sparsity).kv(flags.kv);
+    if let Some(activation) = flags.activation {
+        builder = builder.activation(activation);
+    }
+    builder.load(file)
+}
+
+/// What the runs of a test showed.
+#[derive(Default)]
+pub(super) struct Samples {
+    pub(super) seconds: Vec<f64>,
+    pub(super) bytes: u64,
+    pub(super) tokens: u64,
+    pub(super) active: Vec<f64>,
+    pub(super) dense: Vec<f64>,
+}
+
+/// Runs a test once to warm up, then `repetitions` times.
+fn run(engine: &Engine, test: &Test, batch: usize, repetitions: u32) -> Result<Samples, Error> {
+    let context = test.depth + test.tokens();
+    let options = SessionOptions { context: Some(context), batch: batch.min(context), ..SessionOptions::default() };
+    let mut session = engine.session(&options)?;
+    let mut samples = Samples::default();
+    for i in 0..=repetitions {
+        let generated = if i == 0 { test.generated.min(WARM_TOKENS) } else { test.generated };
+        // The same tokens in every run: which neurons are active depends on them.
+        let mut tokens = Tokens::new(engine);
+        session.truncate(0, 0);
+        if test.depth > 0 {
+            let depth: Vec<_> = (0..test.depth).map(|_| tokens.next()).collect();
+            session.feed(0, &depth)?;
+        }
+        session.reset_stats();
+        let prompt: Vec<_> = (0..test.prompt).map(|_| tokens.next()).collect();
+        let start = Instant::now();
+        if !prompt.is_empty() {
+            session.feed(0, &prompt)?;
+        }
+        for _ in 0..generated {
+            session.step(&[StepToken { token: tokens.next(), seq: 0, logits: true }])?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        finite(&mut session)?;
+        if i > 0 {
+            let stats = session.stats();
+            samples.seconds.push(seconds);
+            samples.bytes += stats.bytes;
+            samples.tokens += stats.tokens;
+            samples.active.extend(stats.active_share().map(f64::from));
+            samples.dense.extend(stats.dense_share().map(f64::from));
+        }
+    }
+    Ok(samples)
+}
+
+/// The speed of a computation that went wrong is of no interest.
+fn finite(session: &mut Session) -> Result<(), Error> {
+    argmax(session.logits(0)?).map(drop)
+}
+
+/// Synthetic tokens, none of them special by intent.
+struct Tokens {
+    state: u64,
+    vocab: u64,
+}
+
+impl Tokens {
+    fn new(engine: &Engine) -> Self {
+        Self { state: 1, vocab: engine.vocab().max(1) as u64 }
+    }
+
+    fn next(&mut self) -> u32 {
+        // A linear congruential generator (Knuth's MMIX constants): its high bits are random enough for this.
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.state >> 33) % self.vocab) as u32
+    }
+}

@@ -1,0 +1,255 @@
+//! Single operators: `pi bench gemv`, `gemm`, `ffn` and `attention`.
+//!
+//! The result is compared with the reference first; what is wrong is not timed. Weights come from memory: there are so many
+//! copies that four times the last cache is read between two uses of one (`--warm` makes a single copy).
+
+use super::{
+    list::Numbers,
+    machine_speed::{MachineSpeed, pool},
+    model::in_range,
+    operator_flags::{AttentionFlags, Common, FfnFlags, GemmFlags, GemvFlags},
+    operator_row::{Line, columns},
+    table::{Table, median},
+};
+use crate::{
+    failure::{Failure, Result},
+    machine,
+};
+use pi_engine::{
+    pi_core::{Error, OpStats},
+    pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
+};
+use pi_testkit::cases::{self, Attention, Case, Ffn, Prepared, Product, Select};
+use std::{process::ExitCode, sync::Arc, time::Instant};
+
+/// Fewest and most timed calls.
+const CALLS: (usize, usize) = (5, 100_000);
+
+/// A size that memory can hold.
+const SIZES: std::ops::RangeInclusive<usize> = 1..=1 << 20;
+
+fn sizes(flag: &str, given: &[Numbers], default: usize) -> Result<Vec<usize>> {
+    in_range(flag, &Numbers::all(given, &[default]), SIZES)
+}
+
+/// Times `pi bench gemv`.
+///
+/// # Errors
+/// As [`time`].
+pub fn gemv(flags: &GemvFlags) -> Result {
+    time(&flags.common, 1.0, &products(flags, &[1], &cases::gemv())?)
+}
+
+/// Times `pi bench gemm`.
+///
+/// # Errors
+/// As [`time`].
+pub fn gemm(flags: &GemmFlags) -> Result {
+    let tokens = sizes("--tokens", &flags.tokens, 512)?;
+    time(&flags.matrix.common, 1.0, &products(&flags.matrix, &tokens, &cases::gemm())?)
+}
+
+fn products(flags: &GemvFlags, tokens: &[usize], usual: &[Case]) -> Result<Vec<Case>> {
+    let default = Product::default();
+    let (rows, cols) = (sizes("--rows", &flags.rows, default.rows)?, sizes("--cols", &flags.cols, default.cols)?);
+    let types = flags.common.types(usual);
+    Ok(cross(&[types.len(), rows.len(), cols.len(), tokens.len()], |i| {
+        Case::Product(Product { ty: types[i[0]], rows: rows[i[1]], cols: cols[i[2]], tokens: tokens[i[3]] })
+    }))
+}
+
+/// Times `pi bench ffn`.
+///
+/// # Errors
+/// As [`time`].
+pub fn ffn(flags: &FfnFlags) -> Result {
+    let (default, usual) = (Ffn::default(), cases::ffn());
+    let (dims, neurons) = (sizes("--dim", &flags.dim, default.dim)?, sizes("--ffn", &flags.ffn, default.neurons)?);
+    let tokens = sizes("--tokens", &flags.tokens, default.tokens)?;
+    let types = flags.common.types(&usual);
+    let selects = flags.select.as_ref().map_or_else(|| vec![default.select], |s| s.0.clone());
+    let mut shares = flags.active.as_ref().map_or_else(Vec::new, |s| s.0.clone());
+    if shares.is_empty() {
+        for case in &usual {
+            if let Case::Ffn(f) = case
+                && !shares.contains(&f.active)
+            {
+                shares.push(f.active);
+            }
+        }
+    }
+    let lengths = [types.len(), dims.len(), neurons.len(), tokens.len(), selects.len(), shares.len()];
+    let mut found = cross(&lengths, |i| {
+        let (select, active) = (selects[i[4]], shares[i[5]]);
+        // With nobody to leave neurons out, all are active.
+        let active = if select == Select::Dense { 1.0 } else { active };
+        Case::Ffn(Ffn {
+            ty: types[i[0]],
+            dim: dims[i[1]],
+            neurons: neurons[i[2]],
+            tokens: tokens[i[3]],
+            select,
+            active,
+        })
+    });
+    found.dedup();
+    time(&flags.common, flags.crossover, &found)
+}
+
+/// Times `pi bench attention`.
+///
+/// # Errors
+/// As [`time`].
+pub fn attention(flags: &AttentionFlags) -> Result {
+    let (d, usual) = (Attention::default(), cases::attention());
+    let lengths: Vec<_> =
+        usual.iter().filter_map(|c| if let Case::Attention(a) = c { Some(a.context) } else { None }).collect();
+    let context = in_range("--context", &Numbers::all(&flags.context, &lengths), 0..=*SIZES.end())?;
+    let heads = sizes("--heads", &flags.heads, d.heads)?;
+    let kv_heads = sizes("--kv-heads", &flags.kv_heads, d.kv_heads)?;
+    let head_dim = sizes("--head-dim", &flags.head_dim, d.head_dim)?;
+    let dim = sizes("--dim", &flags.dim, d.dim)?;
+    let tokens = sizes("--tokens", &flags.tokens, d.tokens)?;
+    let kv = flags.kv.as_ref().map_or_else(|| vec![d.kv], |k| k.0.clone());
+    let types = flags.common.types(&usual);
+    let lengths =
+        [types.len(), dim.len(), heads.len(), kv_heads.len(), head_dim.len(), context.len(), tokens.len(), kv.len()];
+    let found = cross(&lengths, |i| {
+        Case::Attention(Attention {
+            ty: types[i[0]],
+            dim: dim[i[1]],
+            heads: heads[i[2]],
+            kv_heads: kv_heads[i[3]],
+            head_dim: head_dim[i[4]],
+            context: context[i[5]],
+            tokens: tokens[i[6]],
+            kv: kv[i[7]],
+        })
+    });
+    time(&flags.common, 1.0, &found)
+}
+
+/// Every combination of indices below `lengths`; the last runs fastest.
+fn cross<T>(lengths: &[usize], make: impl Fn(&[usize]) -> T) -> Vec<T> {
+    let total = lengths.iter().product();
+    let indices = |n: usize| {
+        let mut rest = n;
+        let mut index: Vec<_> = lengths.iter().rev().map(|&l| (rest % l, rest /= l).0).collect();
+        index.reverse();
+        index
+    };
+    (0..total).map(|n| make(&indices(n))).collect()
+}
+
+/// Checks every case, then times it.
+///
+/// # Errors
+/// Wrong flags; shapes that do not fit; a result that is wrong.
+fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
+    let threads = in_range("--threads", &Numbers::all(&flags.threads, &[machine::usable_cores()]), 1..=1024)?;
+    let kernels = flags.kernels()?;
+    let mut speed = MachineSpeed::new(flags.bandwidth);
+    // What cannot be computed is said before anything else is.
+    for case in cases {
+        case.fit().map_err(|e| Failure::Usage(format!("{case}: {e}")))?;
+    }
+    let mut table = Table::new(flags.output, columns(cases));
+    for &threads in &threads {
+        let pool: Arc<Pool> = Arc::new(pool(threads)?);
+        let bandwidth = speed.of(threads)?;
+        for kernels in &kernels {
+            let device = CpuDevice::new(kernels.clone(), pool.clone()).with_crossover(Crossover::uniform(crossover));
+            let reference = CpuDevice::new(Kernels::reference(), pool.clone());
+            let mut dense: Option<(Ffn, f64)> = None;
+            for case in cases {
+                let error = case.check(&device, &reference).map_err(Failure::Work)?;
+                let measured = measure(case, &device, flags)?;
+                let ratio = match case {
+                    Case::Ffn(ffn) => Some(ratio(ffn, measured.median, &mut dense, &device, flags)?),
+                    _ => None,
+                };
+                let isa = kernels.isa();
+                table.row(&Line {
+                    case,
+                    isa,
+                    kernel: kernels.get(case.ty()).isa,
+                    threads,
+                    error,
+                    measured,
+                    ratio,
+                    bandwidth,
+                })?;
+            }
+        }
+    }
+    table.end()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured of a case.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) calls: usize,
+    pub(super) turns: usize,
+    pub(super) working_set: u64,
+    pub(super) macs: u64,
+    pub(super) stats: OpStats,
+}
+
+fn measure(case: &Case, device: &CpuDevice, flags: &Common) -> Result<Measured> {
+    let cold = if flags.warm { 0 } else { machine::cold() };
+    let failed = |e| Failure::Work(format!("{case}: {e}"));
+    let mut prepared = case.prepare(device, cold).map_err(failed)?;
+    let samples = sample(&mut prepared, f64::from(flags.seconds)).map_err(failed)?;
+    Ok(Measured {
+        median: median(&samples),
+        min: samples.iter().copied().fold(f64::INFINITY, f64::min),
+        calls: samples.len(),
+        turns: prepared.turns(),
+        working_set: prepared.working_set(),
+        macs: prepared.macs(),
+        stats: prepared.stats(),
+    })
+}
+
+/// Seconds of every call, after each copy was used once (for no longer than half of the time).
+fn sample(prepared: &mut Prepared, seconds: f64) -> Result<Vec<f64>, Error> {
+    let start = Instant::now();
+    for _ in 0..prepared.turns() {
+        prepared.step()?;
+        if start.elapsed().as_secs_f64() > seconds / 2.0 {
+            break;
+        }
+    }
+    let (start, mut samples) = (Instant::now(), Vec::new());
+    while samples.len() < CALLS.0 || (samples.len() < CALLS.1 && start.elapsed().as_secs_f64() < seconds) {
+        let call = Instant::now();
+        prepared.step()?;
+        samples.push(call.elapsed().as_secs_f64());
+    }
+    Ok(samples)
+}
+
+/// How many times as long as the dense FFN of the same shape it takes.
+fn ratio(ffn: &Ffn, median: f64, known: &mut Option<(Ffn, f64)>, device: &CpuDevice, flags: &Common) -> Result<f64> {
+    let dense = Ffn { select: Select::Dense, active: 1.0, ..ffn.clone() };
+    if let Some((_, time)) = known.as_ref().filter(|(of, _)| *of == dense) {
+        return Ok(median / time);
+    }
+    let time = if *ffn == dense { median } else { measure(&Case::Ffn(dense.clone()), device, flags)?.median };
+    *known = Some((dense, time));
+    Ok(median / time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_comes_once_and_the_last_index_runs_fastest() {
+        let all = cross(&[2, 1, 3], <[usize]>::to_vec);
+        assert_eq!(all, [[0, 0, 0], [0, 0, 1], [0, 0, 2], [1, 0, 0], [1, 0, 1], [1, 0, 2]]);
+    }
+}

@@ -1,0 +1,268 @@
+//! What `pi doctor` says.
+
+use super::crossing::Found;
+use crate::{
+    machine::{self, Cache},
+    output::size,
+};
+use pi_engine::{
+    pi_core::QuantType,
+    pi_sparse_cpu::{Isa, Kernels},
+};
+use serde::Serialize;
+use std::{fmt::Write, ptr::fn_addr_eq};
+
+/// Bytes per second read from memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// By one thread.
+    pub one: f64,
+    /// By all threads.
+    pub all: f64,
+}
+
+/// Where crossovers were stored, and what went wrong.
+#[derive(Serialize)]
+pub struct Stored {
+    pub path: String,
+    pub error: Option<String>,
+}
+
+/// All findings. What is not known is null.
+#[derive(Serialize)]
+pub struct Report {
+    version: &'static str,
+    cpu: Cpu,
+    memory: RamReport,
+    /// Instruction sets of the kernels that this CPU can run, the plainest first.
+    isas: Vec<String>,
+    /// The one in use, and whether PI_ISA chose it.
+    isa: String,
+    isa_forced: bool,
+    threads: usize,
+    backends: Vec<Backend>,
+    types: Vec<TypeReport>,
+    crossover_file: Option<Stored>,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    name: String,
+    architecture: &'static str,
+    usable_cores: usize,
+    physical_cores: Option<usize>,
+    features: Vec<&'static str>,
+    caches: Vec<Cache>,
+}
+
+#[derive(Serialize)]
+struct RamReport {
+    total_bytes: Option<u64>,
+    available_bytes: Option<u64>,
+    read_bytes_per_second_one_thread: Option<f64>,
+    read_bytes_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Backend {
+    name: &'static str,
+    built: bool,
+}
+
+#[derive(Serialize)]
+struct TypeReport {
+    name: &'static str,
+    /// What activations are encoded to before they meet weights of this type.
+    activation: &'static str,
+    kernels: Vec<KernelReport>,
+    crossover: f32,
+    /// Shares of active neurons, and the sparse path's time as a part of the dense path's.
+    measured: Vec<(f64, f64)>,
+}
+
+/// Which instruction set computes what when `isa` is asked for.
+#[derive(Serialize, PartialEq)]
+struct KernelReport {
+    isa: String,
+    dot: String,
+    axpy: String,
+    /// Encoding of activations; null if they stay as they are.
+    encode: Option<String>,
+}
+
+impl Report {
+    pub fn new(
+        kernels: &Kernels,
+        isa_forced: bool,
+        threads: usize,
+        memory: Option<Memory>,
+        found: &[Found],
+        crossover_file: Option<Stored>,
+    ) -> Self {
+        let ram = machine::memory();
+        let tables: Vec<_> = Isa::available().into_iter().filter_map(|isa| Kernels::for_isa(isa).ok()).collect();
+        let of_type = |f: &Found| TypeReport {
+            name: f.ty.name(),
+            activation: kernels.get(f.ty).activation.name(),
+            kernels: tables.iter().map(|table| kernel(table, f.ty)).collect(),
+            crossover: f.share,
+            measured: f.ratios.clone(),
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            cpu: Cpu {
+                name: machine::cpu_name(),
+                architecture: std::env::consts::ARCH,
+                usable_cores: machine::usable_cores(),
+                physical_cores: machine::physical_cores(),
+                features: machine::features(),
+                caches: machine::caches(),
+            },
+            memory: RamReport {
+                total_bytes: ram.map(|r| r.0),
+                available_bytes: ram.map(|r| r.1),
+                read_bytes_per_second_one_thread: memory.map(|m| m.one.round()),
+                read_bytes_per_second: memory.map(|m| m.all.round()),
+            },
+            isas: tables.iter().map(|t| t.isa().to_string()).collect(),
+            isa: kernels.isa().to_string(),
+            isa_forced,
+            threads,
+            backends: vec![Backend { name: "cpu", built: true }, Backend { name: "cuda", built: false }],
+            types: found.iter().map(of_type).collect(),
+            crossover_file,
+        }
+    }
+
+    /// The same for people.
+    pub fn text(&self) -> String {
+        let mut t = String::new();
+        let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
+        let speed = |v: Option<f64>| or_unknown(v.map(|v| format!("{:.1} GB/s", v / 1e9)));
+        let cpu = &self.cpu;
+        let caches = cpu.caches.iter().filter(|c| c.kind != "instruction");
+        let caches: Vec<_> = caches.map(|c| format!("L{} {} KiB", c.level, c.bytes >> 10)).collect();
+        let cores = cpu.physical_cores.map_or_else(String::new, |n| format!(" of {n} cores"));
+        let rows: [(&str, String); 9] = [
+            ("pi", self.version.into()),
+            ("cpu", format!("{} ({})", cpu.name, cpu.architecture)),
+            ("threads", format!("{} (this process may use {}{cores})", self.threads, cpu.usable_cores)),
+            ("features", cpu.features.join(" ")),
+            ("caches", or_unknown(Some(caches.join(", ")).filter(|c| !c.is_empty()))),
+            (
+                "memory",
+                format!(
+                    "{}, {} free",
+                    or_unknown(self.memory.total_bytes.map(size)),
+                    or_unknown(self.memory.available_bytes.map(size))
+                ),
+            ),
+            (
+                "memory reads",
+                format!(
+                    "{} with one thread, {} with {}",
+                    speed(self.memory.read_bytes_per_second_one_thread),
+                    speed(self.memory.read_bytes_per_second),
+                    self.threads
+                ),
+            ),
+            (
+                "kernels",
+                format!(
+                    "{}{} (of {})",
+                    self.isa,
+                    if self.isa_forced { ", forced by PI_ISA" } else { "" },
+                    self.isas.join(", ")
+                ),
+            ),
+            (
+                "back ends",
+                self.backends
+                    .iter()
+                    .map(|b| if b.built { b.name.to_string() } else { format!("{}: not built", b.name) })
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ),
+        ];
+        for (name, value) in rows {
+            let _ = writeln!(t, "{name:<13} {value}");
+        }
+        let _ = writeln!(
+            t,
+            "\nWhat computes each type, per instruction set, and from which share of active neurons every neuron"
+        );
+        let _ = writeln!(t, "of an FFN is computed ({} kernels, {} threads):\n", self.isa, self.threads);
+        let mut head = format!("{:<7} {:<10}", "type", "activation");
+        self.isas.iter().for_each(|isa| {
+            let _ = write!(head, " {isa:<24}");
+        });
+        let _ = writeln!(t, "{head} crossover");
+        for ty in &self.types {
+            let _ = write!(t, "{:<7} {:<10}", ty.name, ty.activation);
+            for k in &ty.kernels {
+                let _ = write!(t, " {:<24}", k.short());
+            }
+            let _ = writeln!(t, " {:>8.0} %", 100.0 * ty.crossover);
+        }
+        let _ = match &self.crossover_file {
+            None => {
+                writeln!(t, "\nThe system has no cache folder: crossovers were not stored (PI_CACHE_DIR names one)")
+            }
+            Some(Stored { path, error: None }) => writeln!(t, "\nCrossovers are stored in {path}"),
+            Some(Stored { path, error: Some(e) }) => writeln!(t, "\nCrossovers could not be stored in {path}: {e}"),
+        };
+        t
+    }
+}
+
+/// Functions that are the reference's own show that the type fell back, whatever the table's entry is called.
+fn kernel(table: &Kernels, ty: QuantType) -> KernelReport {
+    let reference = Kernels::reference();
+    let (k, r) = (table.get(ty), reference.get(ty));
+    let name = |fell_back: bool| if fell_back { Isa::Reference } else { table.isa() }.to_string();
+    let encoded = k.activation != QuantType::F32;
+    KernelReport {
+        isa: table.isa().to_string(),
+        dot: name(fn_addr_eq(k.dot, r.dot)),
+        axpy: name(fn_addr_eq(k.axpy, r.axpy)),
+        encode: encoded.then(|| name(fn_addr_eq(table.encode(k.activation), reference.encode(k.activation)))),
+    }
+}
+
+impl KernelReport {
+    /// The set's name alone if it computes all; else what falls back.
+    fn short(&self) -> String {
+        let parts = [("dot", Some(&self.dot)), ("axpy", Some(&self.axpy)), ("encode", self.encode.as_ref())];
+        let fallen: Vec<_> = parts.iter().filter(|(_, by)| by.is_some_and(|by| *by != self.isa)).collect();
+        match fallen.len() {
+            0 => self.isa.clone(),
+            _ => {
+                let names: Vec<_> = fallen.iter().map(|(what, _)| *what).collect();
+                let by = fallen[0].1.map_or("", |by| by.as_str());
+                format!("{} by {by}", names.join(", "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fallback_is_seen_for_each_function() {
+        let best = Kernels::best();
+        if best.isa() == Isa::Reference {
+            return; // nothing to fall back from
+        }
+        let reference = Kernels::reference();
+        let mut mixed = *best.get(QuantType::Q4_0);
+        mixed.axpy = reference.get(QuantType::Q4_0).axpy;
+        let report = kernel(&best.clone().with(QuantType::Q4_0, mixed), QuantType::Q4_0);
+        assert_eq!((report.dot, report.axpy), (best.isa().to_string(), "reference".into()));
+        let fallen = best.clone().with(QuantType::Q4_0, *reference.get(QuantType::Q4_0));
+        let report = kernel(&fallen, QuantType::Q4_0);
+        assert_eq!((report.dot.as_str(), report.encode.as_ref()), ("reference", None));
+        assert_eq!(report.short(), "dot, axpy by reference");
+    }
+}

@@ -1,0 +1,99 @@
+//! `pi doctor`, and what later runs make of what it stored.
+
+mod common;
+
+use common::*;
+use pi_core::QuantType;
+use serde_json::Value;
+use std::{fs, path::Path, process::Command};
+
+/// `pi`, with a cache folder of its own.
+fn with_cache(folder: &Path, line: &str) -> Command {
+    let mut command = pi();
+    command.env("PI_CACHE_DIR", folder).args(line.split_whitespace());
+    command
+}
+
+#[test]
+fn the_report_names_every_type_and_what_it_stores_is_used_by_later_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = object(&said(&mut with_cache(folder.path(), "doctor --json --quick -t 2")));
+    let names: Vec<_> = report["types"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    assert_eq!(names, QuantType::ALL.map(QuantType::name));
+    for ty in report["types"].as_array().unwrap() {
+        let share = ty["crossover"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&share), "{ty}");
+        let isas = ty["kernels"].as_array().unwrap();
+        assert!(isas.iter().map(|k| &k["isa"]).eq(report["isas"].as_array().unwrap()), "{ty}");
+        assert_eq!((&isas[0]["dot"], &isas[0]["axpy"]), (&"reference".into(), &"reference".into()));
+        assert!(ty["measured"].as_array().unwrap().len() >= 2);
+    }
+    assert!(!report["cpu"]["name"].as_str().unwrap().is_empty());
+    assert!(report["memory"]["read_bytes_per_second"].as_f64().unwrap() > 1e8);
+    assert_eq!(report["threads"], 2);
+    assert_eq!(report["backends"][1]["built"], false);
+    assert_eq!(report["isa_forced"], false);
+    let path = folder.path().join("crossover.json");
+    assert_eq!(report["crossover_file"]["path"], path.to_str().unwrap());
+    assert_eq!(report["crossover_file"]["error"], Value::Null);
+
+    // As if the doctor had found that the dense path always wins.
+    let mut stored: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(stored["entries"].as_array().unwrap().len(), 1);
+    for share in stored["entries"][0]["shares"].as_object_mut().unwrap().values_mut() {
+        *share = 0.0.into();
+    }
+    fs::write(&path, stored.to_string()).unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let run = |threads: usize, line: &str| {
+        let line = format!("run --json --temp 0 -n 8 -t {threads} {line} -p Hello");
+        object(&said(&mut with_cache(folder.path(), &line)))
+    };
+    let usual = run(1, "");
+    assert_eq!(usual["dense_share"], 0.0, "nothing was measured for one thread");
+    if cores >= 2 {
+        let dense = run(2, "");
+        assert!(dense["dense_share"].as_f64().unwrap() > 0.8, "{dense}");
+        assert_eq!((&dense["text"], &dense["active_share"]), (&usual["text"], &usual["active_share"]));
+        assert_eq!(run(2, "--crossover 1")["dense_share"], 0.0, "the option goes before the file");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_ignored_with_a_note_and_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("crossover.json");
+    fs::write(&path, "{\"version\": 1, \"entries\": 7}").unwrap();
+    let run = said(&mut with_cache(folder.path(), "run --json -n 2 -p Hello"));
+    assert!(run.err.contains(&format!("note: {} is ignored: ", path.display())), "{}", run.err);
+    assert_eq!(object(&run)["dense_share"], 0.0);
+    assert_eq!(said(&mut with_cache(folder.path(), "doctor --quick")).code, Some(0));
+    let run = said(&mut with_cache(folder.path(), "run --json -n 2 -p Hello"));
+    assert!(run.code == Some(0) && !run.err.contains("is ignored"), "{}", run.err);
+}
+
+#[test]
+fn the_text_shows_a_forced_instruction_set_and_where_measurements_went() {
+    let folder = tempfile::tempdir().unwrap();
+    // A cache folder that cannot be one.
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let said = said(with_cache(&file, "doctor --quick -t 1").env("PI_ISA", "reference"));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.contains("reference, forced by PI_ISA"), "{}", said.out);
+    assert!(said.out.contains("could not be stored in "), "{}", said.out);
+    for ty in QuantType::ALL {
+        assert!(said.out.lines().any(|line| line.starts_with(&format!("{} ", ty.name()))), "{ty}");
+    }
+    for name in ["cpu ", "threads ", "memory reads ", "back ends     cpu, cuda: not built"] {
+        assert!(said.out.contains(&format!("\n{name}")), "{name}: {}", said.out);
+    }
+}
+
+#[test]
+fn wrong_calls_end_with_2() {
+    for line in ["doctor -t 0", "doctor --fast", "doctor file.gguf"] {
+        let said = call(line.split(' '));
+        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{line}");
+    }
+}
