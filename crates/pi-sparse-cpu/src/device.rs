@@ -5,12 +5,13 @@ use crate::{
     attention::CpuAttention,
     dense::{Linear, Norm},
     ffn::CpuFfn,
+    rope::Rotations,
 };
 use pi_core::{
     Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
-    QuantType, Result, SparseFfn,
+    QuantType, Result, RopeSpec, SparseFfn,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Operators on the CPU: a table of [`Kernels`] and an [`Executor`] to run them.
 ///
@@ -19,12 +20,14 @@ use std::sync::Arc;
 pub struct CpuDevice {
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
+    /// Layers of a model rotate alike, and share what is computed for it.
+    ropes: Arc<Mutex<Vec<(RopeSpec, Weak<Rotations>)>>>,
 }
 
 impl CpuDevice {
     /// A device of these kernels, run by this executor.
     pub fn new(kernels: Kernels, exec: Arc<dyn Executor>) -> Self {
-        Self { kernels: Arc::new(kernels), exec }
+        Self { kernels: Arc::new(kernels), exec, ropes: Arc::default() }
     }
 
     /// The fastest kernels of this CPU on a pool of `threads` threads.
@@ -43,6 +46,17 @@ impl CpuDevice {
     /// Who runs them.
     pub fn executor(&self) -> &Arc<dyn Executor> {
         &self.exec
+    }
+
+    fn rotations(&self, spec: &RopeSpec) -> Arc<Rotations> {
+        let mut ropes = self.ropes.lock().unwrap_or_else(PoisonError::into_inner);
+        ropes.retain(|(_, rope)| rope.strong_count() > 0);
+        if let Some(rope) = ropes.iter().find(|(s, _)| s == spec).and_then(|(_, rope)| rope.upgrade()) {
+            return rope;
+        }
+        let rope = Arc::new(Rotations::new(spec));
+        ropes.push((spec.clone(), Arc::downgrade(&rope)));
+        rope
     }
 }
 
@@ -74,7 +88,8 @@ impl Device for CpuDevice {
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
         spec.check()?;
-        Ok(Arc::new(CpuAttention::new(spec, self.kernels.clone(), self.exec.clone())))
+        let rope = spec.rope.as_ref().map(|r| self.rotations(r));
+        Ok(Arc::new(CpuAttention::new(spec, rope, self.kernels.clone(), self.exec.clone())))
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {

@@ -3,8 +3,8 @@
 use super::{Checked, close, dot, hidden, linear, matrix, random, refused, text, tolerance, wide};
 use crate::Random;
 use pi_core::{
-    AttentionRun, AttentionSpec, BatchToken, Device, KvType, Limits, LinearSpec, QuantType, RopeKind, RopeScaling,
-    RopeSpec, Write,
+    AttentionRun, AttentionSpec, BatchToken, Device, KvType, KvTypes, Limits, LinearSpec, QuantType, RopeKind,
+    RopeScaling, RopeSpec, Write,
 };
 
 pub(super) fn check(device: &dyn Device) -> Checked {
@@ -23,7 +23,7 @@ pub(super) fn check(device: &dyn Device) -> Checked {
     ];
     for (i, rope) in ropes.into_iter().enumerate() {
         for (heads, kv_heads) in [(4, 2), (4, 4), (3, 1)] {
-            for kv in [KvType::F32, KvType::F16] {
+            for kv in [KvType::F32, KvType::F16].map(KvTypes::from) {
                 let case = Case::new(QuantType::F32, 24, heads, kv_heads, rope.clone(), kv, i % 2 == 1);
                 case.check(device)
                     .map_err(|e| format!("attention, {heads}/{kv_heads} heads, {rope:?}, {kv:?}: {e}"))?;
@@ -32,7 +32,7 @@ pub(super) fn check(device: &dyn Device) -> Checked {
     }
     for ty in [QuantType::F16, QuantType::BF16, QuantType::Q8_0, QuantType::Q4_0] {
         if device.supports(ty) {
-            let case = Case::new(ty, 64, 4, 2, rope(RopeKind::Interleaved, 16, plain, None), KvType::F32, true);
+            let case = Case::new(ty, 64, 4, 2, rope(RopeKind::Interleaved, 16, plain, None), KvType::F32.into(), true);
             case.check(device).map_err(|e| format!("attention of {ty}: {e}"))?;
         }
     }
@@ -60,7 +60,7 @@ impl Case {
         heads: usize,
         kv_heads: usize,
         rope: Option<RopeSpec>,
-        kv: KvType,
+        kv: KvTypes,
         bias: bool,
     ) -> Self {
         let mut rng = Random(21);
@@ -80,7 +80,12 @@ impl Case {
             rope,
             kv,
         };
-        let tolerance = tolerance(ty).max(if kv == KvType::F16 { 2e-3 } else { 0.0 });
+        let kept = [kv.keys, kv.values].map(|ty| match ty {
+            KvType::F32 => 0.0,
+            KvType::F16 => 2e-3,
+            _ => 2e-2,
+        });
+        let tolerance = kept.into_iter().fold(tolerance(ty), f64::max);
         Self { spec, tolerance }
     }
 
@@ -217,7 +222,7 @@ impl Case {
 }
 
 fn specs(device: &dyn Device) -> Checked {
-    let good = Case::new(QuantType::F32, 24, 4, 2, None, KvType::F32, false).spec;
+    let good = Case::new(QuantType::F32, 24, 4, 2, None, KvType::F32.into(), false).spec;
     let mut rng = Random(23);
     let other = LinearSpec::new(matrix(&mut rng, "other", QuantType::F32, 7, 24));
     let rope = |dims, factors: Option<Vec<f32>>| {

@@ -6,6 +6,7 @@
 //! [`kernels`] hands out after asking the CPU, and the loads and stores in `lanes`, whose lengths are in their types.
 #![allow(unsafe_code)]
 
+pub(crate) mod attention;
 mod encode;
 mod float;
 mod iq4_nl;
