@@ -2,14 +2,13 @@
 
 use crate::{
     Kernels, Pool,
-    attention::CpuAttention,
+    attention::{Common, CpuAttention},
     dense::{Linear, Norm},
     ffn::CpuFfn,
-    rope::Rotations,
 };
 use pi_core::{
     Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
-    QuantType, Result, RopeSpec, SparseFfn,
+    QuantType, Result, SparseFfn,
 };
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -20,14 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct CpuDevice {
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
-    /// Layers of a model rotate alike, and share what is computed for it.
-    ropes: Arc<Mutex<Vec<(RopeSpec, Weak<Rotations>)>>>,
+    /// Layers with attention of one kind share what is computed for it.
+    attention: Arc<Mutex<Vec<Weak<Common>>>>,
 }
 
 impl CpuDevice {
     /// A device of these kernels, run by this executor.
     pub fn new(kernels: Kernels, exec: Arc<dyn Executor>) -> Self {
-        Self { kernels: Arc::new(kernels), exec, ropes: Arc::default() }
+        Self { kernels: Arc::new(kernels), exec, attention: Arc::default() }
     }
 
     /// The fastest kernels of this CPU on a pool of `threads` threads.
@@ -48,15 +47,15 @@ impl CpuDevice {
         &self.exec
     }
 
-    fn rotations(&self, spec: &RopeSpec) -> Arc<Rotations> {
-        let mut ropes = self.ropes.lock().unwrap_or_else(PoisonError::into_inner);
-        ropes.retain(|(_, rope)| rope.strong_count() > 0);
-        if let Some(rope) = ropes.iter().find(|(s, _)| s == spec).and_then(|(_, rope)| rope.upgrade()) {
-            return rope;
+    fn common(&self, spec: &AttentionSpec) -> Arc<Common> {
+        let mut known = self.attention.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|common| common.strong_count() > 0);
+        if let Some(common) = known.iter().filter_map(Weak::upgrade).find(|c| c.fits(spec)) {
+            return common;
         }
-        let rope = Arc::new(Rotations::new(spec));
-        ropes.push((spec.clone(), Arc::downgrade(&rope)));
-        rope
+        let common = Arc::new(Common::new(spec, self.exec.width()));
+        known.push(Arc::downgrade(&common));
+        common
     }
 }
 
@@ -88,8 +87,8 @@ impl Device for CpuDevice {
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
         spec.check()?;
-        let rope = spec.rope.as_ref().map(|r| self.rotations(r));
-        Ok(Arc::new(CpuAttention::new(spec, rope, self.kernels.clone(), self.exec.clone())))
+        let common = self.common(spec);
+        Ok(Arc::new(CpuAttention::new(spec, common, self.kernels.clone(), self.exec.clone())))
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {

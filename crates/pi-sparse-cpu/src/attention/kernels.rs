@@ -24,6 +24,7 @@ impl Softmax {
 /// A row is one query head of one token, `width` numbers (a multiple of [`LANES`]); `seen` says how many positions of the block
 /// each row may see. What a row comes to must not depend on the rows beside it: the same bits alone and in any company.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::type_complexity)] // their parameters say what they are
 pub(crate) struct AttentionKernels {
     /// `out[r][i] = q[r] · k[i]` for `i < seen[r]`; `out` has [`BLOCK`] numbers per row, and the rest of them is undefined.
     pub scores: fn(q: &[f32], k: &[f32], width: usize, seen: &[usize], out: &mut [f32]),

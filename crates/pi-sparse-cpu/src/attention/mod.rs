@@ -14,7 +14,7 @@ use kernels::AttentionKernels;
 use mix::{Mixer, Place, SEGMENT, Scratches, tokens_per_task};
 use pi_core::{
     Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Error, Executor, Hidden, Limits, LinearSpec,
-    OpStats, QuantType, Result, Serial, Write,
+    OpStats, QuantType, Result, RopeSpec, Serial, Write,
 };
 use std::sync::Arc;
 
@@ -26,18 +26,39 @@ pub(crate) struct CpuAttention {
     k: Linear,
     v: Linear,
     o: Linear,
-    rope: Option<Arc<Rotations>>,
+    common: Arc<Common>,
     spec: AttentionSpec,
     kernels: Arc<Kernels>,
     loops: AttentionKernels,
     exec: Arc<dyn Executor>,
 }
 
+/// What layers share: rotations of the step at hand, and memory to work in, which so stays in the caches.
+pub(crate) struct Common {
+    spec: Option<RopeSpec>,
+    shape: (usize, usize),
+    rope: Option<Rotations>,
+    scratches: Scratches,
+}
+
+impl Common {
+    pub(crate) fn new(spec: &AttentionSpec, threads: usize) -> Self {
+        let shape = (spec.heads / spec.kv_heads, spec.head_dim);
+        let (rope, scratches) = (spec.rope.as_ref().map(Rotations::new), Scratches::new(threads, shape.0, shape.1));
+        Self { spec: spec.rope.clone(), shape, rope, scratches }
+    }
+
+    /// Whether it can serve attention of this kind.
+    pub(crate) fn fits(&self, spec: &AttentionSpec) -> bool {
+        self.shape == (spec.heads / spec.kv_heads, spec.head_dim) && self.spec == spec.rope
+    }
+}
+
 impl CpuAttention {
-    /// `rope` belongs to the spec's rotation, if it has one.
+    /// `common` [fits](Common::fits) the spec.
     pub(crate) fn new(
         spec: &AttentionSpec,
-        rope: Option<Arc<Rotations>>,
+        common: Arc<Common>,
         kernels: Arc<Kernels>,
         exec: Arc<dyn Executor>,
     ) -> Self {
@@ -47,7 +68,7 @@ impl CpuAttention {
             k: linear(&spec.k),
             v: linear(&spec.v),
             o: linear(&spec.o),
-            rope,
+            common,
             loops: AttentionKernels::of(kernels.isa()),
             spec: spec.clone(),
             kernels: kernels.clone(),
@@ -81,7 +102,7 @@ impl CpuAttention {
 impl Attention for CpuAttention {
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn AttentionRun>> {
         let (s, t) = (&self.spec, limits.tokens);
-        let table = self.rope.as_ref().map_or(0, |r| r.open(t));
+        let table = self.common.rope.as_ref().map_or(0, |r| r.open(t));
         let segments = limits.context.div_ceil(SEGMENT);
         let few = if self.exec.width() > 1 && segments > 1 { self.few().min(t) } else { 0 };
         let parts = [s.heads, segments, s.head_dim + 2].into_iter().fold(few, usize::saturating_mul);
@@ -94,7 +115,6 @@ impl Attention for CpuAttention {
             keys: KvStore::new(s.kv.keys, limits, s.kv_heads, s.head_dim)?,
             values: KvStore::new(s.kv.values, limits, s.kv_heads, s.head_dim)?,
             cuts: Vec::with_capacity(t.saturating_add(1)),
-            scratches: Scratches::new(self.exec.width(), self.group(), s.head_dim),
             parts: zeroed("parts of attention", parts)?,
             len: vec![0; limits.sequences],
             limits: *limits,
@@ -117,7 +137,6 @@ struct Run {
     values: KvStore,
     /// Where the batch is cut into tasks.
     cuts: Vec<usize>,
-    scratches: Scratches,
     /// Sums of segments that are computed side by side.
     parts: Vec<f32>,
     len: Vec<usize>,
@@ -182,7 +201,7 @@ impl Run {
     }
 
     fn rotate(&mut self, batch: &Batch) -> Result<()> {
-        let Some(rope) = &self.op.rope else { return Ok(()) };
+        let Some(rope) = &self.op.common.rope else { return Ok(()) };
         let (n, hd) = (rope.table_len(), self.op.spec.head_dim);
         if n == 0 {
             return Ok(());
@@ -235,7 +254,7 @@ impl Run {
             let at = ((t + r / group) * s.heads + head * group + r % group) * hd;
             &q[at..at + hd]
         };
-        let (scratches, out) = (&self.scratches, self.mixed.host_overwrite());
+        let (scratches, out) = (&op.common.scratches, self.mixed.host_overwrite());
         let positions: usize = batch.iter().map(|t| t.pos as usize + 1).sum();
         let exec = op.exec(2 * positions * s.heads * hd);
         let segments = batch.iter().map(|t| t.pos as usize / SEGMENT + 1).max().unwrap_or(0);

@@ -131,7 +131,7 @@ fn exp(x: __m256) -> __m256 {
 }
 
 /// ln 2, its first bits: products with whole numbers up to 2⁹ are exact.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 355.0 / 512.0;
 /// And what is missing of it.
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
