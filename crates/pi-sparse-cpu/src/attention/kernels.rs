@@ -1,6 +1,6 @@
 //! The inner loops of attention, chosen by instruction set; and the plain ones, which are exact.
 
-use crate::{Isa, arch};
+use crate::Isa;
 use half::f16;
 
 /// Positions whose scores are held at once. Blocks are cut at absolute multiples of this, so results do not depend on the batch.
@@ -43,7 +43,7 @@ impl AttentionKernels {
         match isa {
             Isa::Reference => Self::reference(),
             #[cfg(target_arch = "x86_64")]
-            _ => arch::x86_64::avx2::attention::kernels().unwrap_or(Self::reference()),
+            _ => crate::arch::x86_64::avx2::attention::kernels().unwrap_or(Self::reference()),
             #[cfg(not(target_arch = "x86_64"))]
             _ => Self::reference(),
         }
