@@ -1,13 +1,10 @@
 //! The options of `pi run`. Names and meanings are those of llama.cpp where it has the same option.
 
-use crate::{
-    failure::{Failure, Result},
-    values::{self, Seed},
-};
+use crate::values::{self, Seed};
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
 use pi_engine::{
     SamplingParams, Sparsity,
-    pi_core::{Activation, KvType, text::TokenId},
+    pi_core::{Activation, KvType, KvTypes, text::TokenId},
 };
 use std::{ffi::OsString, path::PathBuf};
 
@@ -152,14 +149,14 @@ pub struct EngineFlags {
     /// Another activation than the file says: silu, gelu, gelu_tanh, relu, relu2, fatrelu(THRESHOLD)
     #[arg(long, value_name = "NAME")]
     pub activation: Option<Activation>,
-    /// How keys and values are kept [default: f16]
-    #[arg(long, value_name = "f16|f32", conflicts_with_all = ["cache_type_k", "cache_type_v"])]
+    /// How keys and values are kept [default: f16]. q8_0 takes half the memory of f16; heads must then be multiples of 32
+    #[arg(long, value_name = "f16|f32|q8_0", conflicts_with_all = ["cache_type_k", "cache_type_v"])]
     pub kv: Option<KvType>,
-    /// As llama.cpp says it, also -ctk. Keys and values are kept alike, so both options must be given and agree
-    #[arg(long, value_name = "f16|f32", requires = "cache_type_v")]
+    /// How keys are kept; also -ctk
+    #[arg(long, value_name = "f16|f32|q8_0")]
     pub cache_type_k: Option<KvType>,
-    /// See --cache-type-k; also -ctv
-    #[arg(long, value_name = "f16|f32", requires = "cache_type_k")]
+    /// How values are kept; also -ctv
+    #[arg(long, value_name = "f16|f32|q8_0")]
     pub cache_type_v: Option<KvType>,
     /// Look for numbers that are not finite in every tensor and after every operator, and name the first place. Slow
     #[arg(long)]
@@ -186,16 +183,9 @@ impl SamplingFlags {
 
 impl EngineFlags {
     /// How keys and values are to be kept.
-    ///
-    /// # Errors
-    /// If keys and values are to be kept differently.
-    pub fn kv_type(&self) -> Result<KvType> {
-        match (self.cache_type_k, self.cache_type_v) {
-            (Some(k), Some(v)) if k != v => Err(Failure::Usage(
-                "--cache-type-k and --cache-type-v must be equal: keys and values are kept alike".into(),
-            )),
-            (k, _) => Ok(k.or(self.kv).unwrap_or_default()),
-        }
+    pub fn kv_types(&self) -> KvTypes {
+        let of = |one: Option<KvType>| one.or(self.kv).unwrap_or_default();
+        KvTypes { keys: of(self.cache_type_k), values: of(self.cache_type_v) }
     }
 }
 

@@ -12,7 +12,6 @@ use crate::{
 };
 use pi_engine::{
     Engine, Error, GenerateOptions, Session, SessionOptions, Sink, StopReason,
-    pi_core::KvType,
     pi_gguf::Source,
     pi_sparse_cpu::{Crossover, Kernels},
     sampler::Chain,
@@ -28,14 +27,13 @@ use std::{
 /// # Errors
 /// Whatever keeps it from doing that.
 pub fn run(flags: &RunFlags) -> Result {
-    let kv = flags.engine.kv_type()?;
     let text = prompt::bytes(flags)?;
     let stop = prompt::stops(flags)?;
     let interrupt = Interrupt::watch()?;
     let path = model(flags)?;
     let failure = |e: Error| Failure::engine(&e, &path);
 
-    let engine = load(&flags.engine, kv, &path)?;
+    let engine = load(&flags.engine, &path)?;
     introduce(&engine, &path);
     let ids = prompt::tokens(&engine, &text, &path)?;
     let mut session = open(&engine, &flags.engine, ids.len(), &path)?;
@@ -89,9 +87,9 @@ fn model(flags: &RunFlags) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn load(flags: &EngineFlags, kv: KvType, path: &Path) -> Result<Engine> {
+fn load(flags: &EngineFlags, path: &Path) -> Result<Engine> {
     let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
-    let mut builder = Engine::builder().source(source).sparsity(flags.sparsity).kv(kv).check(flags.check);
+    let mut builder = Engine::builder().source(source).sparsity(flags.sparsity).kv(flags.kv_types()).check(flags.check);
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let isa = kernels.isa();
     builder = builder.kernels(kernels);

@@ -181,7 +181,7 @@ fn wrong_calls_end_with_2_and_say_what_is_wrong() {
         ("ffn --active 1.5", "--active"),
         ("ffn --select some", "marks, gate or dense"),
         ("ffn --type f16 --ffn 0", "--ffn"),
-        ("attention --kv q2", "f16 or f32"),
+        ("attention --kv q2", "f32, f16 or q8_0"),
         ("attention --heads 3 --kv-heads 2", "heads"),
         ("-m x gemv", "gemv"),
     ] {

@@ -88,9 +88,19 @@ fn skipping_idle_neurons_changes_what_is_read_and_not_what_is_written() {
 #[test]
 fn how_the_model_is_loaded_and_computed_does_not_change_the_text() {
     let want = greedy("");
-    for line in
-        ["--no-mmap", "-t 1", "-t 3", "-b 1", "-b 2", "-c 64", "-c 0", "--check", "--kv f32", "-ctk f32 -ctv f32"]
-    {
+    for line in [
+        "--no-mmap",
+        "-t 1",
+        "-t 3",
+        "-b 1",
+        "-b 2",
+        "-c 64",
+        "-c 0",
+        "--check",
+        "--kv f32",
+        "-ctk f32 -ctv f32",
+        "-ctv f32",
+    ] {
         assert_eq!(greedy(line), want, "{line}");
     }
     let said = said(pi().env("PI_ISA", "reference").args(["run", "--json", "--temp", "0", "-n", "24", "-p", PROMPT]));

@@ -42,5 +42,5 @@ pub use op::{Attention, AttentionRun, Batch, BatchToken, Dense, FfnRun, Limits, 
 pub use quant::{QuantInfo, QuantType};
 pub use resident::{Mirror, Moves, Resident};
 pub use spec::{
-    AttentionSpec, Down, FfnWeights, Gating, KvType, LinearSpec, NormSpec, RopeKind, RopeScaling, RopeSpec,
+    AttentionSpec, Down, FfnWeights, Gating, KvType, KvTypes, LinearSpec, NormSpec, RopeKind, RopeScaling, RopeSpec,
 };

@@ -1,7 +1,7 @@
 //! What an operator is to compute: norms, positions, attention and FFN shapes.
 
-use crate::{Activation, Error, Matrix, Result};
-use std::{str::FromStr, sync::Arc};
+use crate::{Activation, Error, Matrix, QuantType, Result};
+use std::{fmt, str::FromStr, sync::Arc};
 
 /// How gate and up make the hidden value of a neuron.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +162,7 @@ pub enum RopeScaling {
 }
 
 /// Rotary position embedding (arXiv 2104.09864).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// Pairing.
     pub kind: RopeKind,
@@ -176,36 +176,73 @@ pub struct RopeSpec {
     pub factors: Option<Arc<[f32]>>,
 }
 
-/// How keys and values are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// How the keys or the values of a session are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum KvType {
     /// Exact, four bytes a number.
     F32,
-    /// Half the memory.
+    /// Two bytes a number.
     #[default]
     F16,
+    /// Blocks of 32 numbers along the head in 34 bytes. Heads must be whole blocks.
+    Q8_0,
 }
 
 impl KvType {
-    /// Bytes per number.
-    pub fn bytes(self) -> usize {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Q8_0];
+
+    /// How a row of numbers is laid out.
+    pub fn quant(self) -> QuantType {
         match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F32 => QuantType::F32,
+            Self::F16 => QuantType::F16,
+            Self::Q8_0 => QuantType::Q8_0,
         }
+    }
+
+    /// Bytes of one head at one position; `None` if a head of `head_dim` numbers is not made of whole blocks.
+    pub fn row_bytes(self, head_dim: usize) -> Option<usize> {
+        self.quant().row_bytes(head_dim)
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+        })
     }
 }
 
 impl FromStr for KvType {
     type Err = Error;
 
+    /// Reads what [`Display`](fmt::Display) writes, in any case.
     fn from_str(s: &str) -> Result<Self> {
-        match s.to_ascii_lowercase().as_str() {
-            "f32" => Ok(Self::F32),
-            "f16" => Ok(Self::F16),
-            _ => Err(Error::unsupported(format!("KV cache type {s:?}"), "known: f32, f16")),
-        }
+        let known = |ty: &Self| ty.to_string().eq_ignore_ascii_case(s);
+        Self::ALL
+            .into_iter()
+            .find(known)
+            .ok_or_else(|| Error::unsupported(format!("KV cache type {s:?}"), "known: f32, f16, q8_0"))
+    }
+}
+
+/// How keys and values are kept. One [`KvType`] stands for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct KvTypes {
+    /// Rotated keys.
+    pub keys: KvType,
+    /// Values.
+    pub values: KvType,
+}
+
+impl From<KvType> for KvTypes {
+    fn from(both: KvType) -> Self {
+        Self { keys: both, values: both }
     }
 }
 
@@ -260,14 +297,15 @@ pub struct AttentionSpec {
     /// Position embedding inside the attention, if any.
     pub rope: Option<RopeSpec>,
     /// How keys and values are kept.
-    pub kv: KvType,
+    pub kv: KvTypes,
 }
 
 impl AttentionSpec {
     /// Checks that all parts fit together.
     ///
     /// # Errors
-    /// [`Error::Shape`] naming the tensor or number.
+    /// [`Error::Shape`] naming the tensor or number; [`Error::Unsupported`] if a head is not made of whole blocks of the type
+    /// that keys or values are to be kept in.
     pub fn check(&self) -> Result<()> {
         let (h, kv, hd) = (self.heads, self.kv_heads, self.head_dim);
         if h == 0 || kv == 0 || hd == 0 || !h.is_multiple_of(kv) {
@@ -283,6 +321,13 @@ impl AttentionSpec {
         self.v.weight.expect_shape(kv * hd, dim)?;
         self.o.weight.expect_shape(dim, h * hd)?;
         [&self.q, &self.k, &self.v, &self.o].into_iter().try_for_each(LinearSpec::check)?;
+        for (what, ty) in [("keys", self.kv.keys), ("values", self.kv.values)] {
+            if ty.row_bytes(hd).is_none() {
+                let block = ty.quant().info().block_len;
+                let why = format!("heads of {hd} numbers are not whole blocks of {block}");
+                return Err(Error::unsupported(format!("{what} kept as {ty}"), why));
+            }
+        }
         if let Some(rope) = &self.rope {
             if rope.dims % 2 != 0 || rope.dims > hd {
                 return Err(Error::shape("rope dimensions", format!("even and at most {hd}"), rope.dims));

@@ -10,7 +10,7 @@ use crate::{
     tokenizer,
 };
 use pi_core::{
-    Activation, Device, KvType,
+    Activation, Device, KvTypes,
     text::{EncodeOptions, TokenId, Tokenizer},
 };
 use pi_gguf::Source;
@@ -118,7 +118,7 @@ pub struct EngineBuilder {
     device: Option<Arc<dyn Device>>,
     sparsity: Sparsity,
     activation: Option<Activation>,
-    kv: KvType,
+    kv: KvTypes,
     check: bool,
 }
 
@@ -165,9 +165,9 @@ impl EngineBuilder {
         self
     }
 
-    /// How keys and values are kept. Default: F16.
-    pub fn kv(mut self, kv: KvType) -> Self {
-        self.kv = kv;
+    /// How keys and values are kept: a [`KvType`](pi_core::KvType) for both, or one for each. Default: F16.
+    pub fn kv(mut self, kv: impl Into<KvTypes>) -> Self {
+        self.kv = kv.into();
         self
     }
 

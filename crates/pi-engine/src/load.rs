@@ -9,7 +9,7 @@ use crate::{
     sparsity::{Sparsity, SparsityReport, skippable},
 };
 use pi_core::{
-    AttentionSpec, Dense, Device, Down, FfnWeights, KvType, LinearSpec, Matrix, NeuronSet, NormSpec, RopeSpec,
+    AttentionSpec, Dense, Device, Down, FfnWeights, KvTypes, LinearSpec, Matrix, NeuronSet, NormSpec, RopeSpec,
 };
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Model {
 pub(crate) struct LoadOptions<'a> {
     pub device: &'a dyn Device,
     pub sparsity: Sparsity,
-    pub kv: KvType,
+    pub kv: KvTypes,
     pub check: bool,
 }
 

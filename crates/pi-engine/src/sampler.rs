@@ -107,6 +107,8 @@ pub struct Chain {
     penalised: Vec<u64>,
     calls: u64,
     candidates: Vec<(f32, TokenId)>,
+    /// The largest logits of runs of the vocabulary.
+    runs: Vec<f32>,
 }
 
 impl Chain {
@@ -126,6 +128,7 @@ impl Chain {
             penalised: if window > 0 { vec![0; vocab] } else { Vec::new() },
             calls: 0,
             candidates: Vec::with_capacity(if params.temperature > 0.0 { vocab } else { 0 }),
+            runs: Vec::with_capacity(2 * (vocab / RUN)),
             params,
         })
     }
@@ -153,7 +156,11 @@ impl Chain {
     fn draw(&mut self, logits: &[f32]) -> TokenId {
         let (p, c) = (&self.params, &mut self.candidates);
         c.clear();
-        c.extend(logits.iter().enumerate().filter(|(_, l)| **l > f32::NEG_INFINITY).map(|(i, &l)| (l, i as TokenId)));
+        top_logits(logits, p.top_k, &mut self.runs, |i, l| {
+            if l > f32::NEG_INFINITY {
+                c.push((l, i as TokenId));
+            }
+        });
         // Likeliest first; equal ones by id, so that the order is the same everywhere.
         let order = |a: &(f32, TokenId), b: &(f32, TokenId)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
         if p.top_k > 0 && p.top_k < c.len() {
@@ -197,14 +204,15 @@ impl SamplingParams {
 impl Sampler for Chain {
     fn sample(&mut self, logits: &mut [f32]) -> Result<TokenId> {
         // What the model computed is judged before the user's settings change it; those cannot make infinity.
-        argmax(logits)?;
+        let best = argmax(logits)?;
         for &(id, bias) in &self.params.logit_bias {
             if let Some(l) = logits.get_mut(id as usize) {
                 *l = (*l + bias).min(f32::MAX);
             }
         }
         self.penalise(logits);
-        let best = argmax(logits)?;
+        let unchanged = self.params.logit_bias.is_empty() && self.window.is_empty();
+        let best = if unchanged { best } else { argmax(logits)? };
         Ok(if self.params.temperature == 0.0 { best } else { self.draw(logits) })
     }
 
@@ -227,19 +235,56 @@ impl Sampler for Chain {
 /// # Errors
 /// [`Error::Logits`] if there is NaN or +∞, or nothing finite.
 pub fn argmax(logits: &[f32]) -> Result<TokenId> {
-    let mut best = (f32::NEG_INFINITY, 0);
-    for (i, &l) in logits.iter().enumerate() {
-        if l.is_nan() || l == f32::INFINITY {
-            return Err(Error::Logits(if l.is_nan() { "NaN" } else { "+infinity" }));
-        }
-        if l > best.0 {
-            best = (l, i);
+    // Lanes that do not depend on each other become vector code.
+    const LANES: usize = 16;
+    let (mut best, mut bad) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for block in blocks.iter().chain([&last]) {
+        for i in 0..LANES {
+            best[i] = if block[i] > best[i] { block[i] } else { best[i] };
+            bad[i] |= block[i].is_nan() | (block[i] == f32::INFINITY);
         }
     }
-    if best.0 == f32::NEG_INFINITY {
+    if bad.contains(&true) {
+        let first = logits.iter().find(|l| l.is_nan() || **l == f32::INFINITY);
+        return Err(Error::Logits(if first.is_some_and(|l| l.is_nan()) { "NaN" } else { "+infinity" }));
+    }
+    let top = best.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    if top == f32::NEG_INFINITY {
         return Err(Error::Logits("no token has a finite logit"));
     }
-    Ok(best.1 as TokenId)
+    Ok(logits.iter().position(|&l| l == top).unwrap_or(0) as TokenId)
+}
+
+/// Logits that are looked at together.
+const RUN: usize = 32;
+
+/// Calls `f` with logits and their places: all that are among the `k` largest (0 stands for any number), and few others.
+///
+/// The `k`-th largest of the largest ones of short runs is a number that at least `k` logits reach; runs that do not reach it
+/// are passed over. `runs` is memory to work in.
+fn top_logits(logits: &[f32], k: usize, runs: &mut Vec<f32>, mut f: impl FnMut(usize, f32)) {
+    let n = logits.len() / RUN;
+    if k == 0 || n < k {
+        return logits.iter().enumerate().for_each(|(i, &l)| f(i, l));
+    }
+    runs.clear();
+    runs.extend(logits.as_chunks::<RUN>().0.iter().map(|run| {
+        let mut best = [f32::NEG_INFINITY; 8];
+        for eight in run.as_chunks::<8>().0 {
+            (0..8).for_each(|i| best[i] = if eight[i] > best[i] { eight[i] } else { best[i] });
+        }
+        best.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }));
+    runs.extend_from_within(..);
+    let (best, work) = runs.split_at_mut(n);
+    let floor = *work.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1;
+    let best = best.iter().copied().chain([f32::INFINITY]); // the rest that makes no whole run
+    for (r, (run, _)) in logits.chunks(RUN).zip(best).enumerate().filter(|(_, (_, best))| *best >= floor) {
+        run.iter().enumerate().filter(|(_, l)| **l >= floor).for_each(|(i, &l)| f(r * RUN + i, l));
+    }
 }
 
 /// The natural logarithm of the softmax's denominator: `logits[i] - log_sum_exp(logits)` is token `i`'s log-probability.
@@ -312,6 +357,44 @@ mod tests {
         for seed in 0..20 {
             let mut c = chain(SamplingParams { seed: Some(seed), ..SamplingParams::greedy() });
             assert_eq!(c.sample(&mut [0.0, 3.0, 3.0, 1.0]).unwrap(), 1);
+        }
+    }
+
+    #[test]
+    fn the_arg_max_is_the_first_of_the_largest_in_a_list_of_any_length() {
+        for n in 1..70 {
+            for at in 0..n {
+                let mut logits = vec![-1.0; n];
+                logits[at..].fill(f32::NEG_INFINITY);
+                logits[at] = 0.5;
+                logits[n - 1] = logits[n - 1].max(if n % 2 == 0 { 0.5 } else { 0.25 });
+                assert_eq!(argmax(&logits).unwrap() as usize, at, "{n} logits");
+                for (bad, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "+infinity")] {
+                    logits[at] = bad;
+                    assert!(matches!(argmax(&logits), Err(Error::Logits(n)) if n == name));
+                }
+            }
+        }
+        assert!(argmax(&[]).is_err());
+    }
+
+    #[test]
+    fn passing_over_most_of_a_vocabulary_keeps_its_top() {
+        let mut logits: Vec<f32> = (0..5003u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 20) as f32 / 64.0).collect();
+        logits[5002] = 1e3;
+        for finite in [5003, 1103] {
+            for k in [0, 1, 2, 40, 155, 156, 157, 5000, 6000] {
+                let mut kept = Vec::new();
+                top_logits(&logits, k, &mut Vec::new(), |i, l| kept.push((i, l)));
+                assert!(kept.iter().all(|&(i, l)| logits[i] == l) && kept.is_sorted_by(|a, b| a.0 < b.0));
+                let mut sorted = logits.clone();
+                sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+                kept.sort_unstable_by(|a, b| b.1.total_cmp(&a.1));
+                let n = if k == 0 { 5003 } else { k.min(5003) };
+                assert!(kept[..n].iter().map(|p| p.1).eq(sorted[..n].iter().copied()), "the top {k}");
+                assert!(k == 0 || k > finite / 64 || kept.len() < 500, "{k}: {} are kept", kept.len());
+            }
+            logits[100..4000].fill(f32::NEG_INFINITY);
         }
     }
 

@@ -42,7 +42,7 @@ impl Activations {
     /// and odd ones. Block (640 bytes): 8 groups of 32 codes (16 bits each; the even ones, then the odd ones), 8 sums of the
     /// codes of a group (f32), 16 sums of the halves of groups (f32), the scale (f32), 28 bytes of 0.
     pub const SPLIT15: Self = Self {
-        form: Form("15 bits, even and odd"),
+        form: Form("split15"),
         block_len: BLOCK,
         block_bytes: split15::BYTES,
         encode: |x, out| encode::<{ split15::BYTES }>(x, out, split15::SCALE, split15::place, split15::add_to_sums),
@@ -54,7 +54,7 @@ impl Activations {
     /// of the other), then the odd ones, then the same of the second halves; 4 times 8 numbers (f32) of which the first and
     /// the fifth are the sums of a pair's codes, and the others 0; the scale (f32), 60 bytes of 0.
     pub const PAIRS15: Self = Self {
-        form: Form("15 bits, in pairs"),
+        form: Form("pairs15"),
         block_len: BLOCK,
         block_bytes: pairs15::BYTES,
         encode: |x, out| encode::<{ pairs15::BYTES }>(x, out, pairs15::SCALE, pairs15::place, pairs15::add_to_sums),

@@ -2,7 +2,7 @@
 
 use crate::{
     Crossover, Kernels, Pool,
-    attention::CpuAttention,
+    attention::{Common, CpuAttention},
     dense::{Linear, Norm},
     ffn::CpuFfn,
 };
@@ -10,7 +10,7 @@ use pi_core::{
     Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
     QuantType, Result, SparseFfn,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Operators on the CPU: a table of [`Kernels`] and an [`Executor`] to run them.
 ///
@@ -20,12 +20,14 @@ pub struct CpuDevice {
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
     crossover: Crossover,
+    /// Layers with attention of one kind share what is computed for it.
+    attention: Arc<Mutex<Vec<Weak<Common>>>>,
 }
 
 impl CpuDevice {
     /// A device of these kernels, run by this executor.
     pub fn new(kernels: Kernels, exec: Arc<dyn Executor>) -> Self {
-        Self { kernels: Arc::new(kernels), exec, crossover: Crossover::default() }
+        Self { kernels: Arc::new(kernels), exec, crossover: Crossover::default(), attention: Arc::default() }
     }
 
     /// The same, but FFNs take their dense path above these shares of active neurons. Only speed depends on it.
@@ -55,6 +57,17 @@ impl CpuDevice {
     /// Who runs them.
     pub fn executor(&self) -> &Arc<dyn Executor> {
         &self.exec
+    }
+
+    fn common(&self, spec: &AttentionSpec) -> Arc<Common> {
+        let mut known = self.attention.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|common| common.strong_count() > 0);
+        if let Some(common) = known.iter().filter_map(Weak::upgrade).find(|c| c.fits(spec)) {
+            return common;
+        }
+        let common = Arc::new(Common::new(spec, self.exec.width()));
+        known.push(Arc::downgrade(&common));
+        common
     }
 }
 
@@ -86,7 +99,8 @@ impl Device for CpuDevice {
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
         spec.check()?;
-        Ok(Arc::new(CpuAttention::new(spec, self.kernels.clone(), self.exec.clone())))
+        let common = self.common(spec);
+        Ok(Arc::new(CpuAttention::new(spec, common, self.kernels.clone(), self.exec.clone())))
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {

@@ -1,6 +1,5 @@
 //! Keys and values of a session's sequences.
 
-use half::f16;
 use pi_core::{Error, KvType, Limits, QuantType, Result};
 
 /// One store: `[sequence][head][position][head_dim]`, so that a head's rows are read in one stream.
@@ -8,16 +7,23 @@ use pi_core::{Error, KvType, Limits, QuantType, Result};
 /// Memory comes zeroed from the system and is touched only as sequences grow.
 #[derive(Debug)]
 pub(crate) struct KvStore {
-    kind: KvType,
+    ty: QuantType,
+    /// Bytes of one head at one position.
+    row_bytes: usize,
     data: Vec<Vec<u8>>,
-    heads: usize,
     head_dim: usize,
     context: usize,
 }
 
 impl KvStore {
     pub(crate) fn new(kind: KvType, limits: &Limits, heads: usize, head_dim: usize) -> Result<Self> {
-        let bytes = [limits.context, heads, head_dim, kind.bytes()]
+        let ty = kind.quant();
+        let row_bytes = kind.row_bytes(head_dim).ok_or_else(|| Error::Block {
+            what: "heads of the KV cache".into(),
+            cols: head_dim,
+            ty,
+        })?;
+        let bytes = [limits.context, heads, row_bytes]
             .into_iter()
             .try_fold(1usize, usize::checked_mul)
             .filter(|&b| b <= isize::MAX as usize)
@@ -30,42 +36,32 @@ impl KvStore {
         let all = limits.sequences.saturating_mul(bytes);
         Vec::<u8>::new().try_reserve_exact(all).map_err(|_| no_memory("a KV cache", all, 1))?;
         let data = (0..limits.sequences).map(|_| zeroed("a KV cache", bytes)).collect::<Result<_>>()?;
-        Ok(Self { kind, data, heads, head_dim, context: limits.context })
+        Ok(Self { ty, row_bytes, data, head_dim, context: limits.context })
     }
 
-    /// How rows are stored, as a quant type: for the kernels.
+    /// How rows are stored.
     pub(crate) fn ty(&self) -> QuantType {
-        match self.kind {
-            KvType::F32 => QuantType::F32,
-            _ => QuantType::F16,
-        }
+        self.ty
     }
 
-    fn row_bytes(&self) -> usize {
-        self.head_dim * self.kind.bytes()
+    /// Bytes of one head at one position.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
     }
 
-    /// Stores all heads of one position; `row` holds `heads × head_dim` numbers.
-    pub(crate) fn put(&mut self, seq: usize, pos: usize, row: &[f32]) {
-        let (row_bytes, context) = (self.row_bytes(), self.context);
-        for (h, head) in row.chunks_exact(self.head_dim).enumerate().take(self.heads) {
-            let at = (h * context + pos) * row_bytes;
-            let out = &mut self.data[seq][at..at + row_bytes];
-            match self.kind {
-                KvType::F32 => out.copy_from_slice(bytemuck::cast_slice(head)),
-                _ => {
-                    for (o, &v) in out.as_chunks_mut::<2>().0.iter_mut().zip(head) {
-                        *o = f16::from_f32(v).to_le_bytes();
-                    }
-                }
-            }
+    /// Stores all heads of one position; `row` holds `heads × head_dim` numbers, which `encode` writes as [`ty`](Self::ty).
+    pub(crate) fn put(&mut self, seq: usize, pos: usize, row: &[f32], encode: fn(&[f32], &mut [u8])) {
+        let data = &mut self.data[seq];
+        for (h, head) in row.chunks_exact(self.head_dim).enumerate() {
+            let at = (h * self.context + pos) * self.row_bytes;
+            encode(head, &mut data[at..at + self.row_bytes]);
         }
     }
 
     /// The rows of one head, positions `from..to`.
     pub(crate) fn rows(&self, seq: usize, head: usize, from: usize, to: usize) -> &[u8] {
-        let (row_bytes, base) = (self.row_bytes(), head * self.context);
-        &self.data[seq][(base + from) * row_bytes..(base + to) * row_bytes]
+        let base = head * self.context;
+        &self.data[seq][(base + from) * self.row_bytes..(base + to) * self.row_bytes]
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rotary position embedding (arXiv 2104.09864) with linear, YaRN (arXiv 2309.00071) and table scaling.
 
-use pi_core::{RopeKind, RopeScaling, RopeSpec};
+use crate::split;
+use pi_core::{Batch, Executor, RopeKind, RopeScaling, RopeSpec};
+use std::sync::Mutex;
 
 /// Frequencies of a [`RopeSpec`], ready to rotate heads.
 #[derive(Clone, Debug)]
@@ -62,15 +64,81 @@ impl Rope {
 
     /// Rotates one head in place with the table of its position.
     pub fn rotate(&self, head: &mut [f32], table: &[f32]) {
-        let half = self.dims / 2;
-        for (i, cs) in table.chunks_exact(2).enumerate().take(half) {
-            let (a, b) = match self.kind {
-                RopeKind::Interleaved => (2 * i, 2 * i + 1),
-                RopeKind::SplitHalf => (i, i + half),
-            };
-            let (x, y) = (head[a], head[b]);
-            head[a] = x * cs[0] - y * cs[1];
-            head[b] = x * cs[1] + y * cs[0];
+        let turn = |x: &mut f32, y: &mut f32, &[cos, sin]: &[f32; 2]| {
+            (*x, *y) = (*x * cos - *y * sin, *x * sin + *y * cos);
+        };
+        let table = table.as_chunks::<2>().0;
+        let head = &mut head[..self.dims];
+        match self.kind {
+            RopeKind::Interleaved => {
+                head.as_chunks_mut::<2>().0.iter_mut().zip(table).for_each(|([x, y], t)| turn(x, y, t));
+            }
+            RopeKind::SplitHalf => {
+                let (x, y) = head.split_at_mut(self.dims / 2);
+                x.iter_mut().zip(y).zip(table).for_each(|((x, y), t)| turn(x, y, t));
+            }
+        }
+    }
+}
+
+/// A [`Rope`] that layers share: sines and cosines of a step are computed by the first layer that needs them.
+#[derive(Debug)]
+pub(crate) struct Rotations {
+    rope: Rope,
+    last: Mutex<Last>,
+}
+
+/// The step whose table was computed last.
+#[derive(Debug, Default)]
+struct Last {
+    positions: Vec<u32>,
+    table: Vec<f32>,
+}
+
+impl Rotations {
+    pub(crate) fn new(spec: &RopeSpec) -> Self {
+        Self { rope: Rope::new(spec), last: Mutex::default() }
+    }
+
+    /// Makes room for steps of `tokens` tokens, and returns the numbers of a table per token.
+    pub(crate) fn open(&self, tokens: usize) -> usize {
+        let n = self.table_len();
+        if let Ok(mut last) = self.last.lock() {
+            let Last { positions, table } = &mut *last;
+            // Without this memory, tables are computed anew in every layer.
+            let _ = positions.try_reserve_exact(tokens.saturating_sub(positions.len()));
+            let _ = table.try_reserve_exact(tokens.saturating_mul(n).saturating_sub(table.len()));
+        }
+        n
+    }
+
+    pub(crate) fn table_len(&self) -> usize {
+        self.rope.table_len()
+    }
+
+    pub(crate) fn rotate(&self, head: &mut [f32], table: &[f32]) {
+        self.rope.rotate(head, table);
+    }
+
+    /// Writes the tables of a step's positions. Sessions do not wait for each other: whoever finds another one here computes.
+    pub(crate) fn table(&self, exec: &dyn Executor, batch: &Batch, out: &mut [f32]) {
+        let mut last = self.last.try_lock().ok();
+        if let Some(last) = &last
+            && last.table.len() == out.len()
+            && last.positions.iter().copied().eq(batch.iter().map(|t| t.pos))
+        {
+            out.copy_from_slice(&last.table);
+            return;
+        }
+        split::chunks(exec, out, self.table_len(), |t, out| self.rope.table(batch[t].pos, out));
+        if let Some(last) = &mut last
+            && last.table.capacity() >= out.len()
+            && last.positions.capacity() >= batch.len()
+        {
+            last.table.clear();
+            last.table.extend_from_slice(out);
+            last.positions.clear();
+            last.positions.extend(batch.iter().map(|t| t.pos));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writing to different parts of one array from several tasks.
 //!
-//! The two functions here hand out parts that cannot overlap, so that operators need no unsafe code of their own.
+//! The functions here hand out parts that cannot overlap, so that operators need no unsafe code of their own.
 #![allow(unsafe_code)]
 
 use pi_core::Executor;
@@ -111,6 +111,44 @@ pub fn chunks<T: Send>(exec: &dyn Executor, data: &mut [T], len: usize, f: impl 
     });
 }
 
+/// Cuts `data`, rows of `cols` numbers, into blocks: rows `cuts[i]..cuts[i + 1]` by runs of `width` columns. Calls
+/// `f(i, part)` for each, in parallel, the last rows first.
+///
+/// # Panics
+/// If `data` is not a whole number of rows, `cuts` do not ascend or lie beyond the rows, or `width` does not divide `cols`.
+pub fn blocks(
+    exec: &dyn Executor,
+    data: &mut [f32],
+    cols: usize,
+    cuts: &[usize],
+    width: usize,
+    f: impl Fn(usize, Columns<'_>) + Sync,
+) {
+    if cols == 0 || cuts.len() < 2 {
+        return;
+    }
+    assert!(width > 0 && cols.is_multiple_of(width) && data.len().is_multiple_of(cols));
+    assert!(cuts.is_sorted() && cuts[cuts.len() - 1] <= data.len() / cols);
+    let across = cols / width;
+    let all = (cuts.len() - 1) * across;
+    let per_task = all.div_ceil(MAX_PARTS);
+    let parts = all.div_ceil(per_task);
+    let (base, claims) = (Base(data.as_mut_ptr()), Claims::new());
+    exec.run(parts, &|task| {
+        assert!(task < parts);
+        claims.claim(task);
+        let base = &base;
+        for at in (task * per_task..all.min((task + 1) * per_task)).map(|at| all - 1 - at) {
+            let (i, column) = (at / across, at % across * width);
+            let (from, to) = (cuts[i], cuts[i + 1]);
+            // SAFETY: the cuts lie within the array, as was checked above; different parts share no row or no column, and
+            // the claim makes sure that only one task has them.
+            let base = unsafe { base.0.add(from * cols) };
+            f(i, Columns { base, rows: to - from, stride: cols, range: column..column + width, life: PhantomData });
+        }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +174,18 @@ mod tests {
         chunks(&pool, &mut data, 2, |i, c| c.iter_mut().for_each(|v| *v += i + 1));
         assert!(data.iter().enumerate().all(|(i, &v)| v == i / 2 + 1));
         chunks(&pool, &mut [0u8; 0], 2, |_, _| panic!("there is nothing"));
+        for (rows, cols, width) in [(7, 6, 2), (7, 6, 6), (1500, 3, 1)] {
+            let cuts: Vec<usize> = [0, 0, 1, 4].into_iter().chain(5..=rows).collect();
+            let mut data = vec![0.0; rows * cols];
+            blocks(&pool, &mut data, cols, &cuts, width, |i, mut part| {
+                for r in 0..cuts[i + 1] - cuts[i] {
+                    let from = part.range().start;
+                    let row = part.row(r).iter_mut().enumerate();
+                    row.for_each(|(c, v)| *v += ((cuts[i] + r) * cols + from + c) as f32);
+                }
+            });
+            assert!(data.iter().enumerate().all(|(i, &v)| v == i as f32), "{rows} rows of {cols} by {width}");
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct ModelFlags {
     #[arg(long, value_name = "NAME")]
     activation: Option<Activation>,
     /// How keys and values are kept
-    #[arg(long, value_name = "f16|f32", default_value = "f16")]
+    #[arg(long, value_name = "f32|f16|q8_0", default_value = "f16")]
     pub(super) kv: KvType,
     /// Read the file into memory instead of mapping it
     #[arg(long)]

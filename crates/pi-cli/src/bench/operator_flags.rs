@@ -131,7 +131,7 @@ macro_rules! list {
 
 list!(Isas, Isa, isas, format!("instruction sets ({} on this machine)", kernels::available()));
 list!(Selects, Select, selects, "marks, gate or dense");
-list!(KvTypes, KvType, kv_types, "f16 or f32");
+list!(KvTypes, KvType, kv_types, "f32, f16 or q8_0");
 
 #[derive(Clone, Debug)]
 pub(super) struct Types(pub(super) Vec<QuantType>);

@@ -6,8 +6,8 @@ use crate::{
     output::size,
 };
 use pi_engine::{
-    pi_core::QuantType,
-    pi_sparse_cpu::{Isa, Kernels},
+    pi_core::{Form, QuantType},
+    pi_sparse_cpu::{Activations, Isa, Kernels},
 };
 use serde::Serialize;
 use std::{fmt::Write, ptr::fn_addr_eq};
@@ -103,7 +103,7 @@ impl Report {
         let tables: Vec<_> = Isa::available().into_iter().filter_map(|isa| Kernels::for_isa(isa).ok()).collect();
         let of_type = |f: &Found| TypeReport {
             name: f.ty.name(),
-            activation: kernels.get(f.ty).activation.name(),
+            activation: kernels.get(f.ty).activations.form.0,
             kernels: tables.iter().map(|table| kernel(table, f.ty)).collect(),
             crossover: f.share,
             measured: f.ratios.clone(),
@@ -220,12 +220,15 @@ fn kernel(table: &Kernels, ty: QuantType) -> KernelReport {
     let reference = Kernels::reference();
     let (k, r) = (table.get(ty), reference.get(ty));
     let name = |fell_back: bool| if fell_back { Isa::Reference } else { table.isa() }.to_string();
-    let encoded = k.activation != QuantType::F32;
+    let encoded = k.activations.form != Form::F32;
     KernelReport {
         isa: table.isa().to_string(),
         dot: name(fn_addr_eq(k.dot, r.dot)),
         axpy: name(fn_addr_eq(k.axpy, r.axpy)),
-        encode: encoded.then(|| name(fn_addr_eq(table.encode(k.activation), reference.encode(k.activation)))),
+        encode: encoded.then(|| {
+            let plain = [Activations::SPLIT15, Activations::PAIRS15].map(|a| a.encode);
+            name(plain.into_iter().any(|plain| fn_addr_eq(k.activations.encode, plain)))
+        }),
     }
 }
 

@@ -92,7 +92,7 @@ impl Attention {
             head_dim: self.head_dim,
             scale: 1.0 / (self.head_dim as f32).sqrt(),
             rope: Some(rope),
-            kv: self.kv,
+            kv: self.kv.into(),
         })?;
         let fill = FILL.min(self.context.max(1));
         let context = self.context + self.tokens;

@@ -3,8 +3,8 @@
 use super::{Checked, close, dot, hidden, linear, matrix, random, refused, text, tolerance, wide};
 use crate::Random;
 use pi_core::{
-    AttentionRun, AttentionSpec, BatchToken, Device, KvType, Limits, LinearSpec, QuantType, RopeKind, RopeScaling,
-    RopeSpec, Write,
+    AttentionRun, AttentionSpec, BatchToken, Device, KvType, KvTypes, Limits, LinearSpec, QuantType, RopeKind,
+    RopeScaling, RopeSpec, Write,
 };
 
 pub(super) fn check(device: &dyn Device) -> Checked {
@@ -23,8 +23,8 @@ pub(super) fn check(device: &dyn Device) -> Checked {
     ];
     for (i, rope) in ropes.into_iter().enumerate() {
         for (heads, kv_heads) in [(4, 2), (4, 4), (3, 1)] {
-            for kv in [KvType::F32, KvType::F16] {
-                let case = Case::new(QuantType::F32, 24, heads, kv_heads, rope.clone(), kv, i % 2 == 1);
+            for kv in [KvType::F32, KvType::F16].map(KvTypes::from) {
+                let case = Case::new(QuantType::F32, 24, heads, kv_heads, rope.clone(), kv, i % 2 == 1, HEAD);
                 case.check(device)
                     .map_err(|e| format!("attention, {heads}/{kv_heads} heads, {rope:?}, {kv:?}: {e}"))?;
             }
@@ -32,9 +32,17 @@ pub(super) fn check(device: &dyn Device) -> Checked {
     }
     for ty in [QuantType::F16, QuantType::BF16, QuantType::Q8_0, QuantType::Q4_0] {
         if device.supports(ty) {
-            let case = Case::new(ty, 64, 4, 2, rope(RopeKind::Interleaved, 16, plain, None), KvType::F32, true);
+            let case =
+                Case::new(ty, 64, 4, 2, rope(RopeKind::Interleaved, 16, plain, None), KvType::F32.into(), true, HEAD);
             case.check(device).map_err(|e| format!("attention of {ty}: {e}"))?;
         }
+    }
+    let half = KvType::F16;
+    for (keys, values) in [(KvType::Q8_0, KvType::Q8_0), (half, KvType::Q8_0), (KvType::Q8_0, KvType::F32)] {
+        let kv = KvTypes { keys, values };
+        let rope = rope(RopeKind::Interleaved, 32, plain, None);
+        let case = Case::new(QuantType::F32, 64, 4, 2, rope, kv, false, 32);
+        case.check(device).map_err(|e| format!("attention with {kv:?}: {e}"))?;
     }
     specs(device)
 }
@@ -60,8 +68,9 @@ impl Case {
         heads: usize,
         kv_heads: usize,
         rope: Option<RopeSpec>,
-        kv: KvType,
+        kv: KvTypes,
         bias: bool,
+        head_dim: usize,
     ) -> Self {
         let mut rng = Random(21);
         let mut projection = |name: &str, rows: usize, cols: usize| LinearSpec {
@@ -69,18 +78,23 @@ impl Case {
             bias: bias.then(|| random(&mut rng, rows, 0.5).into()),
         };
         let spec = AttentionSpec {
-            q: projection("q", heads * HEAD, dim),
-            k: projection("k", kv_heads * HEAD, dim),
-            v: projection("v", kv_heads * HEAD, dim),
-            o: projection("o", dim, heads * HEAD),
+            q: projection("q", heads * head_dim, dim),
+            k: projection("k", kv_heads * head_dim, dim),
+            v: projection("v", kv_heads * head_dim, dim),
+            o: projection("o", dim, heads * head_dim),
             heads,
             kv_heads,
-            head_dim: HEAD,
-            scale: 1.0 / (HEAD as f32).sqrt(),
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
             rope,
             kv,
         };
-        let tolerance = tolerance(ty).max(if kv == KvType::F16 { 2e-3 } else { 0.0 });
+        let kept = [kv.keys, kv.values].map(|ty| match ty {
+            KvType::F32 => 0.0,
+            KvType::F16 => 2e-3,
+            _ => 2e-2,
+        });
+        let tolerance = kept.into_iter().fold(tolerance(ty), f64::max);
         Self { spec, tolerance }
     }
 
@@ -90,21 +104,21 @@ impl Case {
 
     /// The output for position `pos` of a sequence.
     fn output(&self, s: &Sequence, pos: usize) -> Vec<f64> {
-        let (spec, dim) = (&self.spec, self.dim());
+        let (spec, dim, n) = (&self.spec, self.dim(), self.spec.head_dim);
         let x = wide(&s.x[..(pos + 1) * dim]);
         let project = |l: &LinearSpec, from: usize| linear(&l.weight, l.bias.as_deref(), &x[from * dim..]);
         let (mut q, mut k, v) = (project(&spec.q, pos), project(&spec.k, 0), project(&spec.v, 0));
-        q.chunks_exact_mut(HEAD).for_each(|h| self.rotate(h, pos));
-        let kv_dim = spec.kv_heads * HEAD;
-        k.chunks_exact_mut(HEAD).enumerate().for_each(|(i, h)| self.rotate(h, i / spec.kv_heads));
+        q.chunks_exact_mut(n).for_each(|h| self.rotate(h, pos));
+        let kv_dim = spec.kv_heads * n;
+        k.chunks_exact_mut(n).enumerate().for_each(|(i, h)| self.rotate(h, i / spec.kv_heads));
         let mut mixed = Vec::new();
-        for (h, q) in q.chunks_exact(HEAD).enumerate() {
-            let at = |p: usize| p * kv_dim + h / (spec.heads / spec.kv_heads) * HEAD;
-            let scores: Vec<f64> = (0..=pos).map(|p| dot(q, &k[at(p)..at(p) + HEAD]) * f64::from(spec.scale)).collect();
+        for (h, q) in q.chunks_exact(n).enumerate() {
+            let at = |p: usize| p * kv_dim + h / (spec.heads / spec.kv_heads) * n;
+            let scores: Vec<f64> = (0..=pos).map(|p| dot(q, &k[at(p)..at(p) + n]) * f64::from(spec.scale)).collect();
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
             let sum: f64 = weights.iter().sum();
-            mixed.extend((0..HEAD).map(|i| (0..=pos).map(|p| weights[p] / sum * v[at(p) + i]).sum::<f64>()));
+            mixed.extend((0..n).map(|i| (0..=pos).map(|p| weights[p] / sum * v[at(p) + i]).sum::<f64>()));
         }
         linear(&spec.o.weight, spec.o.bias.as_deref(), &mixed)
     }
@@ -217,7 +231,7 @@ impl Case {
 }
 
 fn specs(device: &dyn Device) -> Checked {
-    let good = Case::new(QuantType::F32, 24, 4, 2, None, KvType::F32, false).spec;
+    let good = Case::new(QuantType::F32, 24, 4, 2, None, KvType::F32.into(), false, HEAD).spec;
     let mut rng = Random(23);
     let other = LinearSpec::new(matrix(&mut rng, "other", QuantType::F32, 7, 24));
     let rope = |dims, factors: Option<Vec<f32>>| {
@@ -225,6 +239,10 @@ fn specs(device: &dyn Device) -> Checked {
         Some(RopeSpec { kind, dims, base: 1e4, scaling, factors })
     };
     let bad = [
+        (
+            "heads that are not whole blocks of the keys' type",
+            AttentionSpec { kv: KvType::Q8_0.into(), ..good.clone() },
+        ),
         ("no heads", AttentionSpec { heads: 0, ..good.clone() }),
         ("no key/value heads", AttentionSpec { kv_heads: 0, ..good.clone() }),
         ("heads that cannot be grouped", AttentionSpec { kv_heads: 3, ..good.clone() }),

@@ -2,7 +2,7 @@
 //! input that does not fit.
 //!
 //! A back end calls [`check`] in a test of its own. Tolerances, as a share of the largest number of the expected output: 2·10⁻⁵
-//! with float weights, 2·10⁻³ with keys and values in F16, 5·10⁻² with quantised weights, whose activations may be encoded to
+//! with float weights, 2·10⁻³ with keys and values in F16, 2·10⁻² with one of them in Q8_0, 5·10⁻² with quantised weights, whose activations may be encoded to
 //! 8 bits.
 
 mod attention;

@@ -6,6 +6,7 @@
 //! [`kernels`] hands out after asking the CPU, and the loads and stores in `lanes`, whose lengths are in their types.
 #![allow(unsafe_code)]
 
+pub(crate) mod attention;
 mod encode;
 pub(super) mod float;
 pub(super) mod iq4_nl;
