@@ -6,6 +6,7 @@
 //! | `flags`, `values` | the options of `pi run`, and how single values are read |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
 //! | `inspect` | `pi inspect`: what is in a file |
+//! | `synth` | `pi synth`: writes a model for measurements |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
 //! | `prompt` | the bytes of a prompt, and its tokens |
@@ -24,6 +25,7 @@ mod output;
 mod prompt;
 mod result;
 mod run;
+mod synth;
 mod values;
 
 use clap::{Parser, Subcommand};
@@ -49,12 +51,15 @@ enum Command {
     Run(Box<flags::RunFlags>),
     /// Show what is in a model file
     Inspect(inspect::InspectFlags),
+    /// Write a synthetic model whose neurons fire as often as asked
+    Synth(synth::SynthFlags),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
         Command::Run(flags) => run::run(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
+        Command::Synth(flags) => synth::synth(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

@@ -1,7 +1,8 @@
 //! Cases and checks for the `pi` engine and for back ends of others.
 //!
 //! [`data`] finds golden data and [`golden`] reads it; [`TinyModel`] writes small random models, and [`naive`] computes them in
-//! the most obvious way. [`synth`] writes large models whose neurons fire as often as asked. [`kernels::check`] and [`device::check`] tell whether a back end computes what it should. What it does not do: contain golden data itself.
+//! the most obvious way. [`synth`] writes models of any size whose neurons fire as often as asked. [`kernels::check`] and
+//! [`device::check`] tell whether a back end computes what it should. What it does not do: contain golden data itself.
 
 pub mod data;
 pub mod device;

@@ -11,8 +11,6 @@ use super::{
 use rayon::prelude::*;
 use std::io::Write;
 
-/// Deviation of what a layer's attention adds at the first token; the embedding's is 1. Over a longer context, it is less.
-const STRENGTH: f32 = 0.3;
 /// Deviation of biases.
 const BIASES: f32 = 0.05;
 /// Base of the rotary frequencies where a file says nothing.
@@ -37,7 +35,7 @@ pub(super) fn write<W: Write>(model: &SynthModel, text: &Text, s: &mut Stream<'_
     let mut added = vec![0.0; d * tokens];
     projection(model, s, "attn_output", &mixed, &mut added, |source, r, row| {
         if r >= BIAS {
-            source.row(r).fill(0, row, STRENGTH * std);
+            source.row(r).fill(0, row, model.strength() * std);
         }
     })?;
     Ok(transposed(&added, tokens))

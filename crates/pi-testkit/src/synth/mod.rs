@@ -41,4 +41,4 @@ pub use error::{Result, SynthError};
 pub use model::SynthModel;
 pub use shape::{Family, Preset, Shape};
 pub use thresholds::{Thresholds, expected_recall};
-pub use write::{LayerReport, Options, Progress, Report};
+pub use write::{LayerReport, Options, Progress, Report, Watcher};

@@ -141,6 +141,12 @@ impl SynthModel {
         }
     }
 
+    /// Deviation of what the attention, or the FFN, of a layer adds to hidden states; the embedding's is 1. In deep models it is
+    /// less, so that hidden states neither grow nor forget their token.
+    pub(super) fn strength(&self) -> f32 {
+        0.3 * (8.0 / self.shape.layers as f32).sqrt().min(1.0)
+    }
+
     /// What the constant channels hold: together a quarter of the power of the others in the embedding.
     pub(super) fn constant(&self) -> f32 {
         (0.25 * self.shape.dim as f32 / BIAS as f32).sqrt()

@@ -14,9 +14,6 @@ use super::{
 use rayon::prelude::*;
 use std::io::Write;
 
-/// Deviation of what a layer's FFN adds; the embedding's is 1.
-const STRENGTH: f32 = 0.3;
-
 /// The FFN of a layer in the making.
 pub(super) struct Neurons<'a> {
     pub model: &'a SynthModel,
@@ -114,7 +111,7 @@ impl Neurons<'_> {
         let (d, n) = (model.shape.dim, model.shape.neurons);
         let of_calibration = values.chunks_exact(tokens).flat_map(|v| &v[..self.text.calibration]);
         let power = of_calibration.map(|&v| f64::from(v).powi(2)).sum::<f64>() / self.text.calibration as f64;
-        let std = STRENGTH / (power.max(1e-12).sqrt() as f32);
+        let std = model.strength() / (power.max(1e-12).sqrt() as f32);
         // The same numbers in both forms.
         let source = Source::new(model.seed, &format!("blk.{}.ffn_down", s.layer));
         let name = format!("blk.{}.{}", s.layer, if model.is_sparse() { "ffn_down_t" } else { "ffn_down" });

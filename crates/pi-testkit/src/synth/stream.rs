@@ -2,7 +2,7 @@
 
 use super::{
     error::{Result, SynthError},
-    write::Progress,
+    write::{Progress, Watcher},
 };
 use pi_core::QuantType;
 use pi_gguf::Writer;
@@ -27,8 +27,6 @@ pub(super) struct Plan<'a> {
 pub(super) struct Rows<'a> {
     /// Number of the first row.
     pub first: usize,
-    /// Numbers per row.
-    pub cols: usize,
     /// The rows as they were wanted.
     pub wanted: &'a mut [f32],
     /// As they are stored. What is changed here is written.
@@ -42,7 +40,7 @@ pub(super) struct Rows<'a> {
 /// Where tensors go.
 pub(super) struct Stream<'a, W> {
     pub writer: Writer<W>,
-    pub progress: &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    pub progress: &'a mut Watcher<'a>,
     /// The layer that is written.
     pub layer: usize,
     pub layers: usize,
@@ -53,11 +51,7 @@ pub(super) struct Stream<'a, W> {
 }
 
 impl<'a, W: Write> Stream<'a, W> {
-    pub fn new(
-        writer: Writer<W>,
-        layers: usize,
-        progress: &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
-    ) -> Self {
+    pub fn new(writer: Writer<W>, layers: usize, progress: &'a mut Watcher<'a>) -> Self {
         Self { writer, progress, layer: 0, layers, written: 0, bytes: Vec::new(), stored: Vec::new() }
     }
 
@@ -114,7 +108,7 @@ impl<'a, W: Write> Stream<'a, W> {
                     }
                     (info.encode)(wanted, bytes);
                     (info.decode)(bytes, stored);
-                    each(Rows { first, cols, wanted, bytes, stored, out });
+                    each(Rows { first, wanted, bytes, stored, out });
                 },
             );
             after(first, &self.stored);

@@ -11,12 +11,14 @@ use super::{
 
 /// Tokens whose neurons' inputs decide the biases.
 const CALIBRATION: usize = 128;
-/// Tokens of another text that tell what came out.
+/// Tokens of other texts that tell what came out.
 const HELD_OUT: usize = 64;
+/// Tokens of a text. Those of one text resemble each other, the more the deeper the layer, so there must be several texts.
+const LONGEST: usize = 16;
 /// Deviation of a learned position's numbers; the embedding's is 1.
 const POSITION: f32 = 0.3;
 
-/// Random tokens in texts of at most [`CALIBRATION`], each beginning with the begin-of-text token.
+/// Random tokens in texts of at most [`LONGEST`], each beginning with the begin-of-text token.
 pub(super) struct Text {
     ids: Vec<usize>,
     /// Per token: where its text begins.
@@ -28,7 +30,7 @@ pub(super) struct Text {
 impl Text {
     pub fn new(model: &SynthModel) -> Self {
         let (vocab, random) = (Vocab::of(model.family), Source::new(model.seed, "text").row(0));
-        let longest = model.shape.context.min(CALIBRATION);
+        let longest = model.shape.context.min(LONGEST);
         let (mut ids, mut starts) = (Vec::new(), Vec::<usize>::new());
         for t in 0..CALIBRATION + HELD_OUT {
             let start = match starts.last() {

@@ -3,6 +3,7 @@
 use super::{
     error::{Result, SynthError},
     layer,
+    layout::POSITION_OFFSET,
     math::Source,
     model::{BIAS, SynthModel},
     shape::Family,
@@ -10,20 +11,22 @@ use super::{
     text::{Text, embedding, positions},
     vocab::Vocab,
 };
-use crate::synth::layout::POSITION_OFFSET;
 use pi_gguf::AtomicFile;
 use std::{io::Write, ops::ControlFlow, path::Path};
 
 /// Deviation of the logits, about.
 const LOGITS: f32 = 3.0;
 
+/// Is told how far it is; [`ControlFlow::Break`] stops.
+pub type Watcher<'a> = dyn FnMut(&Progress<'_>) -> ControlFlow<()> + Send + 'a;
+
 /// How a model is written.
 #[derive(Default)]
 pub struct Options<'a> {
     /// Threads; as many as rayon's pool has if not given. The file does not depend on it.
     pub threads: Option<usize>,
-    /// Told how far it is, several times a second, and after every layer; [`ControlFlow::Break`] stops.
-    pub progress: Option<&'a mut (dyn FnMut(&Progress<'_>) -> ControlFlow<()> + Send)>,
+    /// Called before every few megabytes, and after every layer.
+    pub progress: Option<&'a mut Watcher<'a>>,
 }
 
 /// How far it is.
@@ -94,7 +97,7 @@ impl SynthModel {
         pool.map_err(|e| SynthError::Threads(e.to_string()))?.install(|| self.run(out, progress))
     }
 
-    fn run<W: Write>(&self, out: W, progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>) -> Result<(W, Report)> {
+    fn run<'a, W: Write>(&self, out: W, progress: &'a mut Watcher<'a>) -> Result<(W, Report)> {
         let s = &self.shape;
         let mut stream = Stream::new(self.header()?.start(out)?, s.layers, progress);
         let rows = |name, rows| Plan { name, ty: self.ty, rows, cols: s.dim };
