@@ -147,6 +147,7 @@ pub fn synth(flags: &SynthFlags) -> Result {
     };
     model.check().map_err(failure)?;
     let interrupt = Interrupt::watch()?;
+    interrupt.writing(); // from here on there is something to clean up
     let (begun, mut line) = (Instant::now(), Line::new());
     let mut progress = |now: &Progress<'_>| {
         if interrupt.writing() {
