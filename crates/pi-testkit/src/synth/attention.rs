@@ -2,7 +2,7 @@
 
 use super::{
     error::Result,
-    math::{Source, add_scaled, dot, products},
+    math::{Packed, Source, add_scaled, dot},
     model::{BIAS, SynthModel},
     shape::Family,
     stream::{Plan, Stream},
@@ -19,6 +19,7 @@ const BASE: f32 = 10_000.0;
 /// Writes the attention of a layer, and returns what it adds to the hidden states.
 pub(super) fn write<W: Write>(model: &SynthModel, text: &Text, s: &mut Stream<'_, W>, x: &[f32]) -> Result<Vec<f32>> {
     let (d, kv, tokens) = (model.shape.dim, model.kv_dim(), text.len());
+    let x = Packed::new(x, d);
     let mut qkv = vec![0.0; (d + 2 * kv) * tokens];
     let mut rest = qkv.as_mut_slice();
     let all: &[(&str, usize)] = match model.family {
@@ -29,11 +30,11 @@ pub(super) fn write<W: Write>(model: &SynthModel, text: &Text, s: &mut Stream<'_
     for &(name, rows) in all {
         let (part, behind) = rest.split_at_mut(rows * tokens);
         rest = behind;
-        projection(model, s, name, x, part, |source, r, row| source.row(r).fill(BIAS, &mut row[BIAS..], std))?;
+        projection(model, s, name, tokens, &x, part, |source, r, row| source.row(r).fill(BIAS, &mut row[BIAS..], std))?;
     }
     let mixed = mix(model, text, transposed(&qkv, tokens));
     let mut added = vec![0.0; d * tokens];
-    projection(model, s, "attn_output", &mixed, &mut added, |source, r, row| {
+    projection(model, s, "attn_output", tokens, &Packed::new(&mixed, d), &mut added, |source, r, row| {
         if r >= BIAS {
             source.row(r).fill(0, row, model.strength() * std);
         }
@@ -46,16 +47,17 @@ fn projection<W: Write>(
     model: &SynthModel,
     s: &mut Stream<'_, W>,
     name: &str,
-    x: &[f32],
+    tokens: usize,
+    x: &Packed,
     out: &mut [f32],
     fill: impl Fn(Source, usize, &mut [f32]) + Sync,
 ) -> Result<()> {
-    let (d, tokens) = (model.shape.dim, x.len() / model.shape.dim);
+    let d = model.shape.dim;
     let full = format!("blk.{}.{name}", s.layer);
     let source = Source::new(model.seed, &full);
     let weight = format!("{full}.weight");
     let plan = Plan { name: &weight, ty: model.ty, rows: out.len() / tokens, cols: d };
-    s.panels(plan, out, |r, row| fill(source, r, row), |rows| products(rows.stored, x, d, rows.out), |_, _| {})?;
+    s.panels(plan, out, |r, row| fill(source, r, row), |rows| x.products(rows.stored, rows.out), |_, _| {})?;
     if model.has_bias(name) {
         let bias = random_bias(model, &format!("{full}.bias"), plan.rows, name == "attn_output");
         for (out, b) in out.chunks_exact_mut(tokens).zip(&bias) {

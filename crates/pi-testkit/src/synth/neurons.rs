@@ -3,7 +3,7 @@
 use super::{
     attention::random_bias,
     error::Result,
-    math::{Source, add_scaled, dot, products},
+    math::{Packed, Source, add_scaled, dot},
     model::{BIAS, SynthModel},
     predictor::Predictor,
     shape::Family,
@@ -51,7 +51,8 @@ impl Neurons<'_> {
         let mut found = vec![0.0; n * (tokens + 2)];
         let weight = format!("{name}.weight");
         let plan = Plan { name: &weight, ty: self.model.ty, rows: n, cols: d };
-        s.panels(plan, &mut found, fill, |rows| self.calibrate(rows, &constants), |_, _| {})?;
+        let packed = Packed::new(self.x, d);
+        s.panels(plan, &mut found, fill, |rows| self.calibrate(rows, &packed, &constants), |_, _| {})?;
         let row = tokens + 2;
         if self.model.has_bias("ffn_up") {
             let bias: Vec<f32> = found.chunks_exact(row).map(|f| f[tokens + 1]).collect();
@@ -63,18 +64,18 @@ impl Neurons<'_> {
     }
 
     /// Gives stored rows the biases with which they fire as often as they should.
-    fn calibrate(&self, rows: Rows<'_>, constants: &[f32]) {
+    fn calibrate(&self, rows: Rows<'_>, x: &Packed, constants: &[f32]) {
         let (d, tokens, n) = (self.model.shape.dim, self.text.len(), self.text.calibration);
         let info = self.model.ty.info();
-        let mut products_ = vec![0.0; rows.stored.len() / d * tokens];
-        products(rows.stored, self.x, d, &mut products_);
+        let mut products = vec![0.0; rows.stored.len() / d * tokens];
+        x.products(rows.stored, &mut products);
         let biased = BIAS.max(info.block_len);
         let stored_bytes = biased / info.block_len * info.block_bytes;
         let row_bytes = d / info.block_len * info.block_bytes;
         for (r, out) in rows.out.chunks_exact_mut(tokens + 2).enumerate() {
             let neuron = rows.first + r;
             let (inputs, rest) = out.split_at_mut(tokens);
-            inputs.copy_from_slice(&products_[r * tokens..][..tokens]);
+            inputs.copy_from_slice(&products[r * tokens..][..tokens]);
             let threshold = widened(self.thresholds[neuron], n);
             if self.model.has_bias("ffn_up") {
                 let (mean, deviation) = moments(inputs[..n].iter().map(|&z| f64::from(z)));
@@ -137,10 +138,10 @@ impl Neurons<'_> {
                     row.iter_mut().zip(&keys).for_each(|(v, key)| *v = key.normal(r as u32) * std);
                 }
             };
-            let values = transposed(&values, tokens);
+            let values = Packed::new(&transposed(&values, tokens), n);
             let mut out = vec![0.0; d * tokens];
             let plan = Plan { name: &weight, ty: model.ty, rows: d, cols: n };
-            s.panels(plan, &mut out, fill, |rows| products(rows.stored, &values, n, rows.out), |_, _| {})?;
+            s.panels(plan, &mut out, fill, |rows| values.products(rows.stored, rows.out), |_, _| {})?;
             added = transposed(&out, tokens);
         }
         if model.has_bias("ffn_down") {

@@ -5,7 +5,7 @@
 
 use super::{
     error::Result,
-    math::{Source, add_scaled, products},
+    math::{Packed, Source, add_scaled},
     model::{BIAS, SynthModel},
     stream::{Plan, Stream, as_stored},
     text::Text,
@@ -54,10 +54,10 @@ impl Predictor {
             source.row(i).fill(BIAS, &mut row[BIAS..], 1.0 / (dim as f32).sqrt());
             as_stored(ty, row, bytes);
         });
-        let tokens = h.len() / dim;
+        let (tokens, packed) = (h.len() / dim, Packed::new(h, dim));
         let mut seen = vec![0.0; count * tokens];
         let groups = directions.par_chunks(8 * dim).zip(seen.par_chunks_mut(8 * tokens));
-        groups.for_each(|(rows, out)| products(rows, h, dim, out));
+        groups.for_each(|(rows, out)| packed.products(rows, out));
         Self {
             dim,
             rank,
@@ -119,10 +119,11 @@ impl Predictor {
                 row.iter_mut().for_each(|v| *v = -*v);
             }
         };
+        let packed = Packed::new(h, dim);
         let mut units = vec![0.0; rank * tokens];
         let name = format!("blk.{}.fc1.weight", s.layer);
         let plan = Plan { name: &name, ty, rows: rank, cols: dim };
-        s.panels(plan, &mut units, first, |rows| products(rows.stored, h, dim, rows.out), |_, _| {})?;
+        s.panels(plan, &mut units, first, |rows| packed.products(rows.stored, rows.out), |_, _| {})?;
         units.iter_mut().for_each(|u| *u = u.max(0.0));
 
         let second = |neuron: usize, row: &mut [f32]| {

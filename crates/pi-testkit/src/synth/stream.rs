@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use std::{io::Write, ops::ControlFlow};
 
 /// Rows that one task works on.
-const GROUP: usize = 8;
+const GROUP: usize = 16;
 /// Numbers of a panel. A panel is at least a group.
 const PANEL: usize = 2 << 20;
 
