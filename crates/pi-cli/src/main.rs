@@ -52,7 +52,7 @@ enum Command {
     /// Show what is in a model file
     Inspect(inspect::InspectFlags),
     /// Write a synthetic model whose neurons fire as often as asked
-    Synth(synth::SynthFlags),
+    Synth(Box<synth::SynthFlags>),
 }
 
 fn main() -> ExitCode {

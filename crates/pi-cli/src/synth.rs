@@ -6,7 +6,10 @@ use crate::{
     output::{Output, say, size},
 };
 use clap::{Args, ValueEnum, ValueHint, value_parser};
-use pi_engine::{pi_core::QuantType, pi_gguf::Kind};
+use pi_engine::{
+    pi_core::QuantType,
+    pi_gguf::{Error, Kind},
+};
 use pi_testkit::synth::{Family, LayerReport, Options, Preset, Progress, Report, SynthError, SynthModel};
 use std::{
     io::{self, IsTerminal, Write},
@@ -142,7 +145,7 @@ pub fn synth(flags: &SynthFlags) -> Result {
             Failure::Usage(format!("--{name}: expected {expected}, got {got}"))
         }
         // The folder's errors name the path, the writer's do not.
-        SynthError::Gguf(error @ pi_engine::pi_gguf::Error::Io { .. }) => Failure::Work(error.to_string()),
+        SynthError::Gguf(error @ Error::Io { .. }) => Failure::Work(error.to_string()),
         other => Failure::Work(format!("{}: {other}", flags.output.display())),
     };
     model.check().map_err(failure)?;
