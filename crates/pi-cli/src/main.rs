@@ -10,6 +10,7 @@
 //! | `doctor` | `pi doctor`: what this machine can do |
 //! | `machine` | CPU, caches, memory |
 //! | `crossover` | where measured crossovers are kept |
+//! | `synth` | `pi synth`: writes a model for measurements |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
 //! | `prompt` | the bytes of a prompt, and its tokens |
@@ -32,6 +33,7 @@ mod output;
 mod prompt;
 mod result;
 mod run;
+mod synth;
 mod values;
 
 use clap::{Parser, Subcommand};
@@ -62,6 +64,8 @@ enum Command {
     Bench(Box<bench::BenchFlags>),
     /// Show what this machine can do, and measure what is best for it
     Doctor(doctor::DoctorFlags),
+    /// Write a synthetic model whose neurons fire as often as asked
+    Synth(Box<synth::SynthFlags>),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Bench(flags) => bench::bench(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
+        Command::Synth(flags) => synth::synth(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

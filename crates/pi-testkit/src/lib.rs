@@ -3,6 +3,8 @@
 //! [`data`] finds golden data and [`golden`] reads it; [`TinyModel`] writes small random models, and [`naive`] computes them in
 //! the most obvious way. [`kernels::check`] and [`device::check`] tell whether a back end computes what it should. [`cases`] are
 //! operators to be timed. What it does not do: contain golden data itself.
+//! the most obvious way. [`synth`] writes models of any size whose neurons fire as often as asked. [`kernels::check`] and
+//! [`device::check`] tell whether a back end computes what it should. What it does not do: contain golden data itself.
 
 pub mod cases;
 pub mod data;
@@ -11,6 +13,7 @@ pub mod golden;
 pub mod kernels;
 pub mod naive;
 mod requantise;
+pub mod synth;
 pub mod tiny;
 
 pub use requantise::requantise;
