@@ -15,6 +15,7 @@ const TOKENS: usize = 18;
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&[[u8; N]; 8]) -> __m256) -> [f32; R] {
+    let bytes = w;
     let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
     let x = x.as_chunks::<4>().0;
     let n = w.iter().fold(x.len(), |n, w| n.min(w.len()));
@@ -24,9 +25,11 @@ fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&
         whole[r] = &w[r].as_chunks().0[..eights.len()];
     }
     let mut acc = [_mm256_setzero_ps(); R];
+    let ahead = rows::ahead(bytes[0].len());
     for (i, x) in eights.iter().enumerate() {
         let x = load_bytes(x);
         for r in 0..R {
+            prefetch(bytes[r], 8 * N * i + ahead);
             acc[r] = _mm256_fmadd_ps(read(&whole[r][i]), x, acc[r]);
         }
     }

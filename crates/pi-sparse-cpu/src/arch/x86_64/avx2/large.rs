@@ -4,7 +4,7 @@
 //! exact integers, and the few roundings have one order; so one row, four, and a tile of rows and tokens give the same bits.
 
 use super::lanes::*;
-use super::rows::{TOKENS, block_of};
+use super::rows::{self, TOKENS, block_of};
 use crate::activations::split15::{BYTES, SCALE};
 use std::arch::x86_64::*;
 
@@ -33,11 +33,16 @@ pub(super) fn dots<const R: usize, const W: usize, const M: usize>(
     codes: impl Fn(&[u8; W], __m256i, usize) -> [__m256i; 2],
     head: impl Fn(&[u8; W]) -> Head<M>,
 ) -> [f32; R] {
+    let bytes = w;
     let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
+    let ahead = rows::ahead(bytes[0].len());
     let mut total = [_mm256_setzero_ps(); R];
     for (s, x) in x.as_chunks().0.iter().enumerate().take(w[0].len()) {
         for r in 0..R {
             let Some(w) = w[r].get(s) else { break };
+            for line in (0..W).step_by(64) {
+                prefetch(bytes[r], s * W + line + ahead);
+            }
             let scales = prepare(w);
             let mut products = _mm256_setzero_si256();
             for i in 0..GROUPS {

@@ -6,7 +6,7 @@
 //! tokens give the same bits.
 
 use super::lanes::*;
-use super::rows::{TOKENS, block_of};
+use super::rows::{self, TOKENS, block_of};
 use crate::activations::pairs15::{BYTES, SCALE, SUMS};
 use std::arch::x86_64::*;
 
@@ -31,9 +31,11 @@ pub(super) fn dots<const R: usize, const W: usize>(
     x: &[u8],
     unpack: impl Fn(&[u8; W], &[u8; W]) -> Pair,
 ) -> [f32; R] {
+    let bytes = w;
     let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
     let mut total = [_mm256_setzero_ps(); R];
     let blocks = w[0].len();
+    let ahead = rows::ahead(bytes[0].len());
     for (s, x) in x.as_chunks::<BYTES>().0.iter().enumerate().take(blocks.div_ceil(2 * PAIRS)) {
         let mut part = [_mm256_setzero_ps(); R];
         let first = s * 2 * PAIRS;
@@ -44,6 +46,7 @@ pub(super) fn dots<const R: usize, const W: usize>(
             }
             for i in 0..PAIRS {
                 for r in 0..R {
+                    prefetch(bytes[r], (first + 2 * i) * W + ahead);
                     let pair = unpack(&whole[r][2 * i], &whole[r][2 * i + 1]);
                     part[r] = product(&pair, x, i, part[r]);
                 }
