@@ -169,17 +169,14 @@ impl<'a> Half<'a> {
         }
     }
 
-    /// `four ≤ 4` owned neurons from place `i` on, beside the tokens from `t` on.
-    fn tile(&self, set: &NeuronSet, i: usize, four: usize, t: usize, out: &mut [[f32; 4]]) {
-        if four == 4 {
-            let rows = [0, 1, 2, 3].map(|j| set.id(i + j));
-            self.k.tile(rows.map(|id| self.w.row(id)), self.x.from(t), self.x.row_bytes(), out);
-            if self.bias.is_some() {
-                out.iter_mut().for_each(|out| (0..4).for_each(|j| out[j] += self.bias(rows[j])));
-            }
-        } else {
-            for (k, out) in out.iter_mut().enumerate() {
-                (0..four).for_each(|j| out[j] = self.one(set.id(i + j), t + k));
+    /// `n` owned neurons from place `i` on beside the tokens from `t` on: `out` has a row of `n` per token.
+    fn tile(&self, set: &NeuronSet, i: usize, n: usize, t: usize, out: &mut [f32]) {
+        let mut rows: [&[u8]; CHUNK] = [&[]; CHUNK];
+        rows.iter_mut().zip(i..i + n).for_each(|(row, i)| *row = self.w.row(set.id(i)));
+        self.k.tile(&rows[..n], self.x.from(t), self.x.row_bytes(), out);
+        if self.bias.is_some() {
+            for out in out.chunks_exact_mut(n) {
+                out.iter_mut().zip(i..).for_each(|(out, i)| *out += self.bias(set.id(i)));
             }
         }
     }
@@ -385,40 +382,39 @@ impl Task<'_> {
     ) {
         let start = part.range().start;
         let first = self.gate.unwrap_or(self.up);
-        let mut gates = [[0.0f32; 4]; TOKEN_BLOCK];
-        let mut ups = [[0.0f32; 4]; TOKEN_BLOCK];
+        let (mut gates, mut ups) = ([0.0f32; CHUNK * TOKEN_BLOCK], [0.0f32; CHUNK * TOKEN_BLOCK]);
         touched.0 |= u64::MAX >> (CHUNK - n);
-        for i in (0..n).step_by(4) {
-            let four = (n - i).min(4);
-            for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
-                let block = TOKEN_BLOCK.min(tokens - t0);
-                let gates = &mut gates[..block];
-                first.tile(self.neurons, from + i, four, t0, gates);
-                if self.dense {
-                    count.dense += (four * block) as u64;
-                    if self.gate.is_some() {
-                        self.up.tile(self.neurons, from + i, four, t0, &mut ups[..block]);
-                        touched.1 |= u64::MAX >> (CHUNK - four) << i;
+        for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
+            let block = TOKEN_BLOCK.min(tokens - t0);
+            let (gates, ups) = (&mut gates[..n * block], &mut ups[..n * block]);
+            first.tile(self.neurons, from, n, t0, gates);
+            if self.dense {
+                count.dense += (n * block) as u64;
+                if self.gate.is_some() {
+                    self.up.tile(self.neurons, from, n, t0, ups);
+                    touched.1 |= u64::MAX >> (CHUNK - n);
+                }
+            }
+            for (t, (gates, ups)) in gates.chunks_exact(n).zip(ups.chunks_exact(n)).enumerate() {
+                let h = &mut part.row(t0 + t)[from - start..][..n];
+                if self.dense && !self.w.skip && self.bits.is_none() {
+                    count.active += n as u64;
+                    h.iter_mut().zip(gates).zip(ups).for_each(|((h, gate), up)| *h = self.value(*gate, *up));
+                    continue;
+                }
+                let mut fires = List::EMPTY;
+                for j in 0..n {
+                    let id = self.neurons.id(from + j);
+                    h[j] = 0.0;
+                    if self.may_fire(t0 + t, id) && (!self.w.skip || self.w.act.fires(gates[j])) {
+                        fires.push(j, id);
+                        h[j] = if self.dense { self.value(gates[j], ups[j]) } else { gates[j] };
                     }
                 }
-                for (t, gates) in gates.iter().enumerate() {
-                    let h = &mut part.row(t0 + t)[from - start + i..][..four];
-                    let mut fires = List::EMPTY;
-                    for j in 0..four {
-                        let id = self.neurons.id(from + i + j);
-                        h[j] = 0.0;
-                        if self.may_fire(t0 + t, id) && (!self.w.skip || self.w.act.fires(gates[j])) {
-                            fires.push(j, id);
-                            h[j] = if self.dense { self.value(gates[j], ups[t][j]) } else { gates[j] };
-                        }
-                    }
-                    if self.dense {
-                        count.active += fires.len as u64;
-                    } else {
-                        let mut rows = (0, 0);
-                        self.finish(&fires, t0 + t, h, &mut rows, count);
-                        touched.1 |= rows.1 << i;
-                    }
+                if self.dense {
+                    count.active += fires.len as u64;
+                } else {
+                    self.finish(&fires, t0 + t, h, touched, count);
                 }
             }
         }

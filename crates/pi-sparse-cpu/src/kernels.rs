@@ -72,8 +72,9 @@ pub struct TypeKernels {
     pub dot: fn(w: &[u8], x: &[u8]) -> f32,
     /// Four weight rows of equal length at once. Equal to four times [`dot`](Self::dot), to the bit.
     pub dot4: fn(w: [&[u8]; 4], x: &[u8]) -> [f32; 4],
-    /// Four weight rows with as many encoded rows as `y` has entries, which lie `row_bytes` apart in `x`: the blocked
-    /// product of prompts. Equal to [`dot4`](Self::dot4) for each, to the bit. Without it, operators call that.
+    /// Some weight rows (64 at most) beside encoded rows that lie `row_bytes` apart in `x`: the blocked product of prompts.
+    /// `y` has a row per encoded row, with a number per weight row. Equal to [`dot`](Self::dot) for each, to the bit. Without
+    /// it, operators call that.
     pub tile: Option<Tile>,
     /// `y += a * decode(w)`.
     pub axpy: fn(w: &[u8], a: f32, y: &mut [f32]),
@@ -87,20 +88,33 @@ pub struct TypeKernels {
 }
 
 /// See [`TypeKernels::tile`].
-pub type Tile = fn(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]);
+pub type Tile = fn(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32]);
 /// See [`TypeKernels::axpy4`].
 pub type Axpy4 = fn(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]);
 
 impl TypeKernels {
     /// [`tile`](Self::tile), or what stands in for it.
     #[inline]
-    pub fn tile(&self, w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
-        match (self.tile, y) {
-            (_, [y]) => *y = (self.dot4)(w, x),
-            (Some(tile), y) => tile(w, x, row_bytes, y),
-            (None, y) => y.iter_mut().enumerate().for_each(|(t, y)| {
-                *y = (self.dot4)(w, x.get(t * row_bytes..).unwrap_or(&[]));
-            }),
+    pub fn tile(&self, w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32]) {
+        match self.tile {
+            Some(tile) if y.len() > w.len() => tile(w, x, row_bytes, y),
+            _ => {
+                for (t, y) in y.chunks_exact_mut(w.len().max(1)).enumerate() {
+                    self.dots(w, x.get(t * row_bytes..).unwrap_or(&[]), y);
+                }
+            }
+        }
+    }
+
+    /// Some weight rows beside one encoded row.
+    #[inline]
+    pub(crate) fn dots(&self, w: &[&[u8]], x: &[u8], y: &mut [f32]) {
+        let (fours, rest) = w.as_chunks::<4>();
+        for (w, y) in fours.iter().zip(y.as_chunks_mut().0) {
+            *y = (self.dot4)(*w, x);
+        }
+        for (w, y) in rest.iter().zip(&mut y[4 * fours.len()..]) {
+            *y = (self.dot)(w, x);
         }
     }
 

@@ -5,6 +5,8 @@ use pi_core::{EncodedRows, Error, Executor, Hidden, MatrixView, Result, Write};
 
 /// Tokens whose encoded inputs are kept in the nearest cache while a run of weight rows passes by.
 const TOKEN_BLOCK: usize = 32;
+/// Weight rows that a kernel gets at once.
+const ROWS: usize = 64;
 /// Bytes of encoded rows below which one thread encodes them all.
 const MIN_ENCODED: usize = 32 << 10;
 /// Bytes of weights below which a task is not worth handing to another thread.
@@ -43,44 +45,27 @@ pub(crate) fn matmul(
     let min = MIN_TASK_BYTES.div_ceil(w.row_bytes().max(1) * tokens.max(1));
     split::columns(exec, y, rows, 4, min, |mut part| {
         let range = part.range();
-        let mut out = [[0.0f32; 4]; TOKEN_BLOCK];
+        let mut out = [0.0f32; ROWS * TOKEN_BLOCK];
+        let mut rows: [&[u8]; ROWS] = [&[]; ROWS];
         for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
-            let out = &mut out[..TOKEN_BLOCK.min(tokens - t0)];
-            for r in range.clone().step_by(4) {
-                let n = (range.end - r).min(4);
-                rows_tile(k, w, r, n, x, t0, out);
+            let block = TOKEN_BLOCK.min(tokens - t0);
+            for r in range.clone().step_by(ROWS) {
+                let n = (range.end - r).min(ROWS);
+                rows.iter_mut().zip(r..range.end).for_each(|(row, r)| *row = w.row(r));
+                let out = &mut out[..n * block];
+                k.tile(&rows[..n], x.from(t0), x.row_bytes(), out);
                 let at = r - range.start;
-                for (t, out) in out.iter_mut().enumerate() {
+                for (t, out) in out.chunks_exact_mut(n).enumerate() {
                     if let Some(bias) = bias {
                         out.iter_mut().zip(&bias[r..r + n]).for_each(|(o, b)| *o += b);
                     }
                     let dst = &mut part.row(t0 + t)[at..at + n];
                     match how {
-                        Write::Set => dst.copy_from_slice(&out[..n]),
+                        Write::Set => dst.copy_from_slice(out),
                         Write::Add => dst.iter_mut().zip(out).for_each(|(d, o)| *d += *o),
                     }
                 }
             }
         }
     });
-}
-
-/// Scalar products of the `n ≤ 4` rows from `r` on with the encoded rows from `t` on, as many as `out` has entries.
-#[inline]
-pub(crate) fn rows_tile(
-    k: &TypeKernels,
-    w: MatrixView<'_>,
-    r: usize,
-    n: usize,
-    x: EncodedRows<'_>,
-    t: usize,
-    out: &mut [[f32; 4]],
-) {
-    if n == 4 {
-        let rows = [w.row(r), w.row(r + 1), w.row(r + 2), w.row(r + 3)];
-        return k.tile(rows, x.from(t), x.row_bytes(), out);
-    }
-    for (i, out) in out.iter_mut().enumerate() {
-        (0..n).for_each(|j| out[j] = (k.dot)(w.row(r + j), x.row(t + i)));
-    }
 }

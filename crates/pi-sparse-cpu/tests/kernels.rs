@@ -35,7 +35,7 @@ fn a_wrong_kernel_is_found_out() {
     let wrong = [
         Functions { dot: |_, _| 0.0, ..good },
         Functions { dot4: |_, _| [1.0; 4], ..good },
-        Functions { tile: Some(|_, _, _, y| y.fill([1.0; 4])), ..good },
+        Functions { tile: Some(|_, _, _, y| y.fill(1.0)), ..good },
         Functions { axpy: |_, _, _| {}, ..good },
         Functions { axpy: |_, _, y| y.iter_mut().for_each(|y| *y += 1e-3), ..good },
         Functions { axpy4: Some(|_, _, _| {}), ..good },

@@ -62,7 +62,8 @@ pub struct Functions {
     pub dot: fn(&[u8], &[u8]) -> f32,
     /// Four rows at once; equal to four times [`dot`](Self::dot), to the bit.
     pub dot4: fn([&[u8]; 4], &[u8]) -> [f32; 4],
-    /// Four rows beside several rows of activations that lie so many bytes apart; equal to [`dot`](Self::dot), to the bit.
+    /// Some rows (64 at most) beside several rows of activations that lie so many bytes apart, into a row of numbers for each
+    /// of these; equal to [`dot`](Self::dot), to the bit.
     pub tile: Option<Tile>,
     /// `y += a * decode(w)`.
     pub axpy: fn(&[u8], f32, &mut [f32]),
@@ -73,7 +74,7 @@ pub struct Functions {
 }
 
 /// See [`Functions::tile`].
-pub type Tile = fn([&[u8]; 4], &[u8], usize, &mut [[f32; 4]]);
+pub type Tile = fn(&[&[u8]], &[u8], usize, &mut [f32]);
 /// See [`Functions::axpy4`].
 pub type Axpy4 = fn([&[u8]; 4], [f32; 4], &mut [f32]);
 
@@ -324,8 +325,9 @@ impl Case<'_> {
         let mut rng = Random(12);
         for (round, blocks) in self.block_counts().into_iter().enumerate() {
             let n = blocks * self.ty.info().block_len;
-            let rows: [_; 4] = std::array::from_fn(|i| Unaligned::new(&random_row(self.ty, blocks, &mut rng), i));
-            let mut w = [0, 1, 2, 3].map(|i| rows[i].row());
+            let many = [1, 3, 4, 8, 12, 23, 64][round % 7];
+            let rows: Vec<_> = (0..many).map(|i| Unaligned::new(&random_row(self.ty, blocks, &mut rng), i)).collect();
+            let mut w: Vec<&[u8]> = rows.iter().map(Unaligned::row).collect();
             let tokens = [0, 1, 2, 3, 5, 31, 33, 70][round % 8];
             let row_bytes = self.activations(&vec![0.0; n]).len() + round % 3 * 64;
             let mut x = vec![0x5a; tokens * row_bytes];
@@ -333,23 +335,26 @@ impl Case<'_> {
                 let a = self.activations(&normals(&mut rng, n, 1.0));
                 x[..a.len()].copy_from_slice(&a);
             }
-            let equal = |w: [&[u8]; 4], x: &[u8]| {
-                let mut got = vec![[7.0; 4]; tokens];
+            let equal = |w: &[&[u8]], x: &[u8]| {
+                let mut got = vec![7.0; tokens * w.len()];
                 tile(w, x, row_bytes, &mut got);
-                for (t, got) in got.iter().enumerate() {
-                    let want = w.map(|w| (self.f.dot)(w, x.get(t * row_bytes..).unwrap_or(&[])));
-                    if got.map(f32::to_bits) != want.map(f32::to_bits) {
-                        return self.fail(format!(
-                            "token {t} of {tokens} in a tile of {blocks} blocks: {got:?}, one at a time {want:?}"
-                        ));
+                for (t, got) in got.chunks(w.len()).enumerate() {
+                    for (r, (got, w)) in got.iter().zip(w).enumerate() {
+                        let want = (self.f.dot)(w, x.get(t * row_bytes..).unwrap_or(&[]));
+                        if got.to_bits() != want.to_bits() {
+                            return self.fail(format!(
+                                "row {r} of {many} beside token {t} of {tokens} in a tile of {blocks} blocks: {got} \
+                                 instead of {want}"
+                            ));
+                        }
                     }
                 }
                 Ok(())
             };
-            // the rows of the last token end where `x` ends; the others go on in the next, so only the last may be longer
-            equal(w, &x)?;
-            w[1] = &w[1][..w[1].len() / 2];
-            equal(w, &x)?;
+            equal(&w, &x)?;
+            equal(&w, &x[..x.len() / 2])?;
+            w[many / 2] = &w[many / 2][..w[many / 2].len() / 2];
+            equal(&w, &x)?;
         }
         Ok(())
     }

@@ -105,14 +105,14 @@ fn add_products(w: &[f32], x: &[[u8; 4]], lanes: &mut [f32; LANES]) {
     }
 }
 
-fn tile<const T: usize>(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
+fn tile<const T: usize>(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32]) {
     let mut column = [0.0; TOKENS];
-    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+    for (c, y) in y.chunks_mut(TOKENS * w.len().max(1)).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
-        for (r, w) in w.into_iter().enumerate() {
-            let column = &mut column[..y.len()];
-            rows::<T, TOKENS>(w, x, row_bytes, column);
-            y.iter_mut().zip(column).for_each(|(y, v)| y[r] = *v);
+        let column = &mut column[..y.len() / w.len()];
+        for (r, row) in w.iter().enumerate() {
+            rows::<T, TOKENS>(row, x, row_bytes, column);
+            y.chunks_exact_mut(w.len()).zip(&*column).for_each(|(y, v)| y[r] = *v);
         }
     }
 }

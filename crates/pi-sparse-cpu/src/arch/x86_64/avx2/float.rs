@@ -57,36 +57,42 @@ fn filled_up<const N: usize>(few: &[[u8; N]]) -> [[u8; N]; 8] {
 /// Four rows of decoded weights.
 type Panel = [[__m256; 4]; PART / 8];
 
-/// Four rows of equal length with several rows of activations.
+/// A multiple of four rows of equal length beside several rows of activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn tile<const N: usize>(
-    w: [&[u8]; 4],
+    w: &[&[u8]],
     (x, row_bytes): (&[u8], usize),
-    y: &mut [[f32; 4]],
+    (y, stride): (&mut [f32], usize),
     read: impl Fn(&[[u8; N]; 8]) -> __m256,
 ) {
-    let w: [&[[u8; N]]; 4] = w.map(|w| w.as_chunks().0);
-    let len = w[0].len();
-    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+    let mut totals = [[_mm256_setzero_ps(); 4]; TOKENS];
+    let mut panel = [[_mm256_setzero_ps(); 4]; PART / 8];
+    let len = w[0].len() / N;
+    for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
-        let mut totals = [[_mm256_setzero_ps(); 4]; TOKENS];
-        for from in (0..len).step_by(PART) {
-            let n = (len - from).min(PART);
-            let mut panel = [[_mm256_setzero_ps(); 4]; PART / 8];
-            for (i, panel) in panel.iter_mut().enumerate().take(n.div_ceil(8)) {
-                for r in 0..4 {
-                    let w = &w[r][from + 8 * i..(from + 8 * i + 8).min(len)];
-                    panel[r] = match w.first_chunk() {
-                        Some(eight) => read(eight),
-                        None => read(&filled_up(w)),
-                    };
+        let tokens = y.len() / stride;
+        for (four, w) in w.as_chunks::<4>().0.iter().enumerate() {
+            totals[..tokens].fill([_mm256_setzero_ps(); 4]);
+            for from in (0..len).step_by(PART) {
+                let n = (len - from).min(PART);
+                for (i, panel) in panel.iter_mut().enumerate().take(n.div_ceil(8)) {
+                    for r in 0..4 {
+                        let w: &[[u8; N]] = w[r].as_chunks().0;
+                        let w = &w[from + 8 * i..(from + 8 * i + 8).min(len)];
+                        panel[r] = match w.first_chunk() {
+                            Some(eight) => read(eight),
+                            None => read(&filled_up(w)),
+                        };
+                    }
+                }
+                pass(&panel, n, x, (row_bytes, 4 * from), &mut totals[..tokens]);
+            }
+            for (y, totals) in y.chunks_exact_mut(stride).zip(&totals) {
+                if let Some(y) = y[4 * four..].first_chunk_mut() {
+                    *y = sums(*totals);
                 }
             }
-            pass(&panel, n, x, (row_bytes, 4 * from), &mut totals[..y.len()]);
-        }
-        for (y, totals) in y.iter_mut().zip(totals) {
-            *y = [sum(totals[0]), sum(totals[1]), sum(totals[2]), sum(totals[3])];
         }
     }
 }
@@ -204,8 +210,8 @@ macro_rules! float_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
-                super::float::tile(w, (x, row_bytes), y, |b: &[[u8; $bytes]; 8]| $read(b));
+            fn tiles(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32], stride: usize) {
+                super::float::tile(w, (x, row_bytes), (y, stride), |b: &[[u8; $bytes]; 8]| $read(b));
             }
 
             #[target_feature(enable = $features)]

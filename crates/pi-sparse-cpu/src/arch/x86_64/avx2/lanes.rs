@@ -55,6 +55,14 @@ pub(super) fn store(out: &mut [f32; 8], v: __m256) {
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), v) }
 }
 
+/// Stores four numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store4(out: &mut [f32; 4], v: __m128) {
+    // SAFETY: 16 writable bytes; the store needs no alignment.
+    unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) }
+}
+
 /// Stores 16 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -109,6 +117,18 @@ pub(super) fn sum(v: __m256) -> f32 {
     let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
     _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// Sums of eight numbers each, added as in [`sum`].
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn sums(v: [__m256; 4]) -> [f32; 4] {
+    let half = |v: __m256| _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    let two = |a: __m128, b: __m128| _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    let (a, b) = (two(half(v[0]), half(v[1])), two(half(v[2]), half(v[3])));
+    let mut out = [0.0; 4];
+    store4(&mut out, _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a)));
+    out
 }
 
 /// Sum of eight integers.

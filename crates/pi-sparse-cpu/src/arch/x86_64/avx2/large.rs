@@ -10,10 +10,13 @@ use std::arch::x86_64::*;
 
 /// Groups of 32 in a block.
 const GROUPS: usize = 8;
+/// Panels of four rows that pass by all tokens one after the other: those of two fours fill most of the nearest cache.
+const PANELS: usize = 4;
 
 type X = [u8; BYTES];
 
 /// What a block is beside the codes of its groups.
+#[derive(Clone, Copy)]
 pub(super) struct Head<const M: usize> {
     /// The scale, in all lanes.
     pub scale: __m256,
@@ -71,84 +74,83 @@ fn finish<const M: usize>(products: __m256i, head: &Head<M>, x: &X, sums: usize,
 }
 
 /// Weights of four rows beside one block of activations, unpacked.
+#[derive(Clone, Copy)]
 struct Panel<const M: usize> {
     codes: [[[__m256i; 2]; 4]; GROUPS],
     heads: [Head<M>; 4],
-    sums: usize,
 }
 
-/// Four rows of equal length with several rows of activations.
+/// A multiple of four rows of equal length beside several rows of activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn tile<const W: usize, const M: usize>(
-    w: [&[u8]; 4],
+    w: &[&[u8]],
     (x, row_bytes): (&[u8], usize),
-    y: &mut [[f32; 4]],
-    sums: usize,
+    (y, stride): (&mut [f32], usize),
+    sums_at: usize,
     prepare: impl Fn(&[u8; W]) -> __m256i,
     codes: impl Fn(&[u8; W], __m256i, usize) -> [__m256i; 2],
     head: impl Fn(&[u8; W]) -> Head<M>,
 ) {
-    let w: [&[[u8; W]]; 4] = w.map(|w| w.as_chunks().0);
-    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+    let zero = _mm256_setzero_ps();
+    let empty =
+        Panel { codes: [[[_mm256_setzero_si256(); 2]; 4]; GROUPS], heads: [Head { scale: zero, mins: [zero; M] }; 4] };
+    let mut panels = [[empty; PANELS]; 2];
+    let mut totals = [[[zero; 4]; TOKENS]; 2];
+    let blocks = w[0].len() / W;
+    for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
-        let mut totals = [[_mm256_setzero_ps(); 4]; TOKENS];
-        for s in 0..w[0].len() {
-            let block = [&w[0][s], &w[1][s], &w[2][s], &w[3][s]];
-            let heads = [head(block[0]), head(block[1]), head(block[2]), head(block[3])];
-            let mut panel = Panel { codes: [[[_mm256_setzero_si256(); 2]; 4]; GROUPS], heads, sums };
-            for r in 0..4 {
-                let scales = prepare(block[r]);
-                for i in 0..GROUPS {
-                    panel.codes[i][r] = codes(block[r], scales, i);
+        for (e, eight) in w.chunks(8).enumerate() {
+            let fours = eight.as_chunks::<4>().0;
+            for from in (0..blocks.max(1)).step_by(PANELS) {
+                let to = (from + PANELS).min(blocks);
+                for (four, panels) in fours.iter().zip(&mut panels) {
+                    for (s, panel) in (from..to).zip(panels) {
+                        for r in 0..4 {
+                            let Some(w) = four[r].as_chunks().0.get(s) else { break };
+                            let scales = prepare(w);
+                            for i in 0..GROUPS {
+                                panel.codes[i][r] = codes(w, scales, i);
+                            }
+                            panel.heads[r] = head(w);
+                        }
+                    }
+                }
+                for (t, y) in y.chunks_exact_mut(stride).enumerate() {
+                    for four in 0..fours.len() {
+                        let mut acc = if from == 0 { [zero; 4] } else { totals[four][t] };
+                        for (s, panel) in (from..to).zip(&panels[four]) {
+                            if let Some(x) = block_of(x, row_bytes, t, s) {
+                                add(panel, x, sums_at, &mut acc);
+                            }
+                        }
+                        if to < blocks {
+                            totals[four][t] = acc;
+                        } else if let Some(y) = y[8 * e + 4 * four..].first_chunk_mut() {
+                            *y = sums(acc);
+                        }
+                    }
                 }
             }
-            pass(&panel, x, row_bytes, s, &mut totals[..y.len()]);
-        }
-        for (y, totals) in y.iter_mut().zip(totals) {
-            *y = [sum(totals[0]), sum(totals[1]), sum(totals[2]), sum(totals[3])];
         }
     }
 }
 
-/// Block `s` of the tokens' activations passes by a panel.
+/// A token's block beside a panel.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn pass<const M: usize>(panel: &Panel<M>, x: &[u8], row_bytes: usize, s: usize, totals: &mut [[__m256; 4]]) {
-    let (twos, one) = totals.as_chunks_mut::<2>();
-    for (t, totals) in twos.iter_mut().enumerate() {
-        if let (Some(a), Some(b)) = (block_of(x, row_bytes, 2 * t, s), block_of(x, row_bytes, 2 * t + 1, s)) {
-            add(panel, [a, b], totals);
-        }
-    }
-    let last = twos.len() * 2;
-    if let ([total], Some(x)) = (one, block_of(x, row_bytes, last, s)) {
-        add(panel, [x], std::array::from_mut(total));
-    }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn add<const T: usize, const M: usize>(panel: &Panel<M>, x: [&X; T], totals: &mut [[__m256; 4]; T]) {
-    let mut products = [[_mm256_setzero_si256(); 4]; T];
+fn add<const M: usize>(panel: &Panel<M>, x: &X, sums_at: usize, totals: &mut [__m256; 4]) {
+    let mut products = [_mm256_setzero_si256(); 4];
     for i in 0..GROUPS {
-        for part in 0..2 {
-            let mut codes = [_mm256_setzero_si256(); T];
-            for t in 0..T {
-                codes[t] = load32(x[t], 64 * i + 32 * part);
-            }
-            for r in 0..4 {
-                for t in 0..T {
-                    let p = _mm256_madd_epi16(panel.codes[i][r][part], codes[t]);
-                    products[t][r] = _mm256_add_epi32(products[t][r], p);
-                }
-            }
+        let (even, odd) = (load32(x, 64 * i), load32(x, 64 * i + 32));
+        for r in 0..4 {
+            let [a, b] = panel.codes[i][r];
+            products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(a, even));
+            products[r] = _mm256_add_epi32(products[r], _mm256_madd_epi16(b, odd));
         }
     }
-    for t in 0..T {
-        for r in 0..4 {
-            totals[t][r] = finish(products[t][r], &panel.heads[r], x[t], panel.sums, totals[t][r]);
-        }
+    for r in 0..4 {
+        totals[r] = finish(products[r], &panel.heads[r], x, sums_at, totals[r]);
     }
 }
 
@@ -196,8 +198,8 @@ macro_rules! large_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
-                let x = (x, row_bytes);
+            fn tiles(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32], stride: usize) {
+                let (x, y) = ((x, row_bytes), (y, stride));
                 large::tile::<$w, $m>(w, x, y, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w));
             }
 

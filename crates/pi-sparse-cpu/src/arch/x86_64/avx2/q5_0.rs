@@ -4,7 +4,7 @@ use super::lanes::*;
 use super::small::Pair;
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(22);
+super::small::small_kernels!(22, true);
 
 /// 16 in each byte whose bit in `bits` is set.
 #[target_feature(enable = "avx2")]

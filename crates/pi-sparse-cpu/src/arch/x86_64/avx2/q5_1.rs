@@ -5,7 +5,7 @@ use super::q5_0::{fifth_bits, five_bits};
 use super::small::Pair;
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(24);
+super::small::small_kernels!(24, true);
 
 #[target_feature(enable = "avx2")]
 #[inline]

@@ -4,7 +4,7 @@ use super::lanes::*;
 use super::small::Pair;
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(34);
+super::small::small_kernels!(34, false);
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]

@@ -22,11 +22,11 @@ const FAR_ENOUGH: usize = 4096;
 
 /// True if rows are equally long.
 #[inline(always)]
-pub(super) fn equal(w: [&[u8]; 4]) -> bool {
-    w[1].len() == w[0].len() && w[2].len() == w[0].len() && w[3].len() == w[0].len()
+pub(super) fn equal(w: &[&[u8]]) -> bool {
+    w.iter().all(|row| row.len() == w[0].len())
 }
 
-/// The table entry from `dots`, `tiles` and `axpys`, for rows of equal length, and `decode`.
+/// The table entry from `dots`, `tiles` (for a multiple of four rows) and `axpys`, for rows of equal length, and `decode`.
 macro_rules! row_kernels {
     ($activations:ident, $isa:ident, $features:literal) => {{
         #[target_feature(enable = $features)]
@@ -36,16 +36,19 @@ macro_rules! row_kernels {
 
         #[target_feature(enable = $features)]
         fn dot4(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
-            if rows::equal(w) { dots(w, x) } else { [dot(w[0], x), dot(w[1], x), dot(w[2], x), dot(w[3], x)] }
+            if rows::equal(&w) { dots(w, x) } else { [dot(w[0], x), dot(w[1], x), dot(w[2], x), dot(w[3], x)] }
         }
 
         #[target_feature(enable = $features)]
-        fn tile(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
-            if rows::equal(w) {
-                return tiles(w, x, row_bytes, y);
+        fn tile(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32]) {
+            let whole = if rows::equal(w) { w.len() / 4 * 4 } else { 0 };
+            if whole > 0 {
+                tiles(&w[..whole], x, row_bytes, y, w.len());
             }
-            for (t, y) in y.iter_mut().enumerate() {
-                *y = dot4(w, x.get(t * row_bytes..).unwrap_or(&[]));
+            for (t, y) in y.chunks_exact_mut(w.len().max(1)).enumerate() {
+                for (w, y) in w[whole..].iter().zip(&mut y[whole..]) {
+                    *y = dot(w, x.get(t * row_bytes..).unwrap_or(&[]));
+                }
             }
         }
 
@@ -56,7 +59,7 @@ macro_rules! row_kernels {
 
         #[target_feature(enable = $features)]
         fn axpy4(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
-            if rows::equal(w) {
+            if rows::equal(&w) {
                 return axpys(w, a, y);
             }
             for r in 0..4 {

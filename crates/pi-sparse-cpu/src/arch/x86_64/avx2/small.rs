@@ -12,6 +12,8 @@ use std::arch::x86_64::*;
 
 /// Pairs of blocks beside a block of activations.
 const PAIRS: usize = 4;
+/// Panels of four rows that pass by all tokens one after the other: those of two fours fill most of the nearest cache.
+const PANELS: usize = 4;
 
 pub(super) type X = [u8; BYTES];
 
@@ -91,53 +93,68 @@ fn product(pair: &Pair, x: &X, i: usize, part: __m256) -> __m256 {
 }
 
 /// Weights of four rows beside a block of activations, unpacked.
+#[derive(Clone, Copy)]
 struct Panel {
     pairs: usize,
     codes: [[[__m256i; 4]; 4]; PAIRS],
     scales: [[__m256; 4]; PAIRS],
-    mins: Option<[[__m256; 4]; PAIRS]>,
+    mins: [[__m256; 4]; PAIRS],
 }
 
-/// Four rows of equal length with several rows of activations.
+/// A multiple of four rows of equal length beside several rows of activations. `M` if the type has minima.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn tile<const W: usize>(
-    w: [&[u8]; 4],
-    x: &[u8],
-    row_bytes: usize,
-    y: &mut [[f32; 4]],
+pub(super) fn tile<const W: usize, const M: bool>(
+    w: &[&[u8]],
+    (x, row_bytes): (&[u8], usize),
+    y: &mut [f32],
+    stride: usize,
     unpack: impl Fn(&[u8; W], &[u8; W]) -> Pair,
 ) {
-    let w: [&[[u8; W]]; 4] = w.map(|w| w.as_chunks().0);
-    let blocks = w[0].len();
     let zero = _mm256_setzero_ps();
-    for (c, y) in y.chunks_mut(TOKENS).enumerate() {
+    let codes = [[[_mm256_setzero_si256(); 4]; 4]; PAIRS];
+    let empty = Panel { pairs: 0, codes, scales: [[zero; 4]; PAIRS], mins: [[zero; 4]; PAIRS] };
+    let mut panels = [[empty; PANELS]; 2];
+    let mut totals = [[[zero; 4]; TOKENS]; 2];
+    let blocks = w[0].len() / W;
+    let panels_in_all = blocks.div_ceil(2 * PAIRS).max(1);
+    for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
-        let mut totals = [[zero; 4]; TOKENS];
-        for (s, first) in (0..blocks).step_by(2 * PAIRS).enumerate() {
-            let mut panel = Panel {
-                pairs: (blocks - first).div_ceil(2).min(PAIRS),
-                codes: [[[_mm256_setzero_si256(); 4]; 4]; PAIRS],
-                scales: [[zero; 4]; PAIRS],
-                mins: None,
-            };
-            for i in 0..panel.pairs {
-                for r in 0..4 {
-                    let pair = pair_at(w[r], first + 2 * i, &unpack);
-                    (panel.codes[i][r], panel.scales[i][r]) = (pair.codes, pair.scales);
-                    if let Some(mins) = pair.mins {
-                        panel.mins.get_or_insert([[zero; 4]; PAIRS])[i][r] = mins;
+        for (e, eight) in w.chunks(8).enumerate() {
+            let fours = eight.as_chunks::<4>().0;
+            for from in (0..panels_in_all).step_by(PANELS) {
+                let to = (from + PANELS).min(panels_in_all);
+                for (four, panels) in fours.iter().zip(&mut panels) {
+                    for (s, panel) in (from..to).zip(panels) {
+                        let first = s * 2 * PAIRS;
+                        panel.pairs = (blocks - first).div_ceil(2).min(PAIRS);
+                        for i in 0..panel.pairs {
+                            for r in 0..4 {
+                                let pair = pair_at(four[r].as_chunks().0, first + 2 * i, &unpack);
+                                (panel.codes[i][r], panel.scales[i][r]) = (pair.codes, pair.scales);
+                                if let (true, Some(mins)) = (M, pair.mins) {
+                                    panel.mins[i][r] = mins;
+                                }
+                            }
+                        }
+                    }
+                }
+                for (t, y) in y.chunks_exact_mut(stride).enumerate() {
+                    for four in 0..fours.len() {
+                        let mut acc = if from == 0 { [zero; 4] } else { totals[four][t] };
+                        for (s, panel) in (from..to).zip(&panels[four]) {
+                            if let Some(x) = block_of(x, row_bytes, t, s) {
+                                add::<M>(panel, x, &mut acc);
+                            }
+                        }
+                        if to < panels_in_all {
+                            totals[four][t] = acc;
+                        } else if let Some(y) = y[8 * e + 4 * four..].first_chunk_mut() {
+                            *y = sums(acc);
+                        }
                     }
                 }
             }
-            for (t, totals) in totals[..y.len()].iter_mut().enumerate() {
-                if let Some(x) = block_of(x, row_bytes, t, s) {
-                    add(&panel, x, totals);
-                }
-            }
-        }
-        for (y, totals) in y.iter_mut().zip(totals) {
-            *y = [sum(totals[0]), sum(totals[1]), sum(totals[2]), sum(totals[3])];
         }
     }
 }
@@ -145,15 +162,12 @@ pub(super) fn tile<const W: usize>(
 /// A token's block beside a panel.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn add(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
+fn add<const M: bool>(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
     let mut parts = [_mm256_setzero_ps(); 4];
     for i in 0..panel.pairs.min(PAIRS) {
         for r in 0..4 {
-            let pair = Pair {
-                codes: panel.codes[i][r],
-                scales: panel.scales[i][r],
-                mins: panel.mins.as_ref().map(|mins| mins[i][r]),
-            };
+            let mins = if M { Some(panel.mins[i][r]) } else { None };
+            let pair = Pair { codes: panel.codes[i][r], scales: panel.scales[i][r], mins };
             parts[r] = product(&pair, x, i, parts[r]);
         }
     }
@@ -162,13 +176,19 @@ fn add(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
     }
 }
 
-/// The kernels of a type whose file has `unpack` and `numbers`; bytes per block.
+/// The kernels of a type whose file has `unpack` and `numbers`; bytes per block, and whether `unpack` gives minima.
 macro_rules! small_kernels {
-    ($w:literal) => {
-        super::small::small_kernels!(KERNELS, Avx2, "avx2,fma,f16c", $w);
-        super::small::small_kernels!(AVX512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", $w);
+    ($w:literal, $mins:literal) => {
+        super::small::small_kernels!(KERNELS, Avx2, "avx2,fma,f16c", $w, $mins);
+        super::small::small_kernels!(
+            AVX512,
+            Avx512,
+            "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
+            $w,
+            $mins
+        );
     };
-    ($name:ident, $isa:ident, $features:literal, $w:literal) => {
+    ($name:ident, $isa:ident, $features:literal, $w:literal, $mins:literal) => {
         pub(in crate::arch::x86_64) const $name: crate::kernels::TypeKernels = {
             use super::{lanes, rows, small};
             use std::arch::x86_64::*;
@@ -181,8 +201,8 @@ macro_rules! small_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn tiles(w: [&[u8]; 4], x: &[u8], row_bytes: usize, y: &mut [[f32; 4]]) {
-                small::tile(w, x, row_bytes, y, |a: &[u8; $w], b: &[u8; $w]| unpack(a, b));
+            fn tiles(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32], stride: usize) {
+                small::tile::<$w, $mins>(w, (x, row_bytes), y, stride, |a, b| unpack(a, b));
             }
 
             #[target_feature(enable = $features)]
