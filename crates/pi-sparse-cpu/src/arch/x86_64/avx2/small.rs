@@ -41,20 +41,25 @@ pub(super) fn dots<const R: usize, const W: usize>(
     for (s, x) in x.as_chunks::<BYTES>().0.iter().enumerate().take(blocks.div_ceil(2 * PAIRS)) {
         let mut part = [_mm256_setzero_ps(); R];
         let first = s * 2 * PAIRS;
-        if blocks - first >= 2 * PAIRS {
+        let n = (blocks - first).min(2 * PAIRS);
+        for r in 0..R {
+            for line in (0..n * W).step_by(64) {
+                prefetch(bytes[r], first * W + line + ahead);
+            }
+        }
+        if n == 2 * PAIRS {
             let mut whole = [&[[0; W]; 2 * PAIRS]; R];
             for r in 0..R {
                 whole[r] = w[r][first..].first_chunk().unwrap_or(whole[r]);
             }
             for i in 0..PAIRS {
                 for r in 0..R {
-                    prefetch(bytes[r], (first + 2 * i) * W + ahead);
                     let pair = unpack(&whole[r][2 * i], &whole[r][2 * i + 1]);
                     part[r] = product(&pair, x, i, part[r]);
                 }
             }
         } else {
-            for i in 0..(blocks - first).div_ceil(2) {
+            for i in 0..n.div_ceil(2) {
                 for r in 0..R {
                     part[r] = product(&pair_at(w[r], first + 2 * i, &unpack), x, i, part[r]);
                 }
