@@ -6,6 +6,7 @@
 
 use crate::{
     Crossover, Kernels, TypeKernels,
+    arch::prefetch,
     crossover::{Choice, Past},
     dense::{Linear, check, output},
     matmul::encode,
@@ -23,6 +24,8 @@ use std::{
     },
 };
 
+/// Bytes of a row that are asked for while the rows before it are computed.
+const NEXT: usize = 512;
 /// Tokens that share a pass over a run of neurons.
 const TOKEN_BLOCK: usize = 32;
 
@@ -159,10 +162,16 @@ impl<'a> Half<'a> {
     /// Rows anywhere, four at a time.
     fn gathered(&self, list: &List, t: usize, out: &mut [f32; CHUNK]) {
         let x = self.x.row(t);
-        let (fours, rest) = list.ids[..list.len].as_chunks::<4>();
-        for (ids, out) in fours.iter().zip(out.as_chunks_mut().0) {
-            *out = (self.k.dot4)(ids.map(|id| self.w.row(id as usize)), x);
-            (0..4).for_each(|j| out[j] += self.bias(ids[j] as usize));
+        let ids = &list.ids[..list.len];
+        let (fours, rest) = ids.as_chunks::<4>();
+        for (i, (four, out)) in fours.iter().zip(out.as_chunks_mut().0).enumerate() {
+            // the hardware goes on by itself once it sees that a row is read
+            for id in ids.iter().skip(4 * i + 4).take(4) {
+                let row = self.w.row(*id as usize);
+                prefetch(&row[..row.len().min(NEXT)]);
+            }
+            *out = (self.k.dot4)(four.map(|id| self.w.row(id as usize)), x);
+            (0..4).for_each(|j| out[j] += self.bias(four[j] as usize));
         }
         for (id, out) in rest.iter().zip(&mut out[fours.len() * 4..]) {
             *out = self.one(*id as usize, t);
@@ -274,10 +283,10 @@ struct Counts {
 /// Neurons that are gone through at a time. Their marks are one word.
 const CHUNK: usize = 64;
 
-/// Some of the owned neurons from one place on: their places from there, and their ids.
+/// Some of a task's neurons: their places, and their ids.
 struct List {
     len: usize,
-    places: [u8; CHUNK],
+    places: [u32; CHUNK],
     ids: [u32; CHUNK],
 }
 
@@ -285,16 +294,17 @@ impl List {
     const EMPTY: Self = Self { len: 0, places: [0; CHUNK], ids: [0; CHUNK] };
 
     fn push(&mut self, place: usize, id: usize) {
-        (self.places[self.len], self.ids[self.len]) = (place as u8, id as u32);
+        (self.places[self.len], self.ids[self.len]) = (place as u32, id as u32);
         self.len += 1;
     }
 
     fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.places[..self.len].iter().zip(&self.ids).map(|(place, id)| (usize::from(*place), *id as usize))
+        self.places[..self.len].iter().zip(&self.ids).map(|(place, id)| (*place as usize, *id as usize))
     }
 
-    fn bits(&self) -> u64 {
-        self.places[..self.len].iter().fold(0, |bits, place| bits | 1 << place)
+    /// The places from `at` on as bits.
+    fn bits(&self, at: usize) -> u64 {
+        self.places[..self.len].iter().fold(0, |bits, place| bits | 1 << (*place as usize - at))
     }
 }
 
@@ -307,15 +317,23 @@ impl Task<'_> {
     fn run(&self, part: &mut Columns<'_>, tokens: usize) -> Counts {
         let range = part.range();
         let mut count = Counts::default();
+        if tokens == 1 && !self.dense {
+            self.one_token(range.start, part.row(0), &mut count);
+            return count;
+        }
         for from in range.clone().step_by(CHUNK) {
             let n = (range.end - from).min(CHUNK);
             let at = from - range.start;
             let mut touched = (0, 0);
-            if self.dense || (tokens > 1 && self.bits.is_none()) {
+            if self.dense || self.bits.is_none() {
                 self.tiles(from, n, part, tokens, &mut touched, &mut count);
             } else {
                 for t in 0..tokens {
-                    self.chunk(from, t, &mut part.row(t)[at..at + n], &mut touched, &mut count);
+                    let h = part.row(t);
+                    let mut fires = List::EMPTY;
+                    let marked = self.gates(from, t, at..at + n, h, |i, id, _| fires.push(i, id));
+                    touched.0 |= marked.bits(at);
+                    touched.1 |= self.finish(&fires, t, h, &mut count).bits(at);
                 }
             }
             count.first += u64::from(u64::count_ones(touched.0));
@@ -324,40 +342,66 @@ impl Task<'_> {
         count
     }
 
-    /// Neurons from `from` on for one token: the marked ones' gates, then the rest of those that fire.
-    fn chunk(&self, from: usize, t: usize, h: &mut [f32], touched: &mut (u64, u64), count: &mut Counts) {
+    /// The same for one token: neurons that fire are collected until there are enough of them to ask for the next rows while
+    /// the ones before are computed.
+    fn one_token(&self, start: usize, h: &mut [f32], count: &mut Counts) {
+        let mut fires = List::EMPTY;
+        for at in (0..h.len()).step_by(CHUNK) {
+            let n = (h.len() - at).min(CHUNK);
+            let marked = self.gates(start + at, 0, at..at + n, h, |i, id, h| {
+                fires.push(i, id);
+                if fires.len == CHUNK {
+                    count.second += self.finish(&fires, 0, h, count).len as u64;
+                    fires.len = 0;
+                }
+            });
+            count.first += marked.len as u64;
+        }
+        count.second += self.finish(&fires, 0, h, count).len as u64;
+    }
+
+    /// The gates of those neurons from `from` on that are marked; `h[places]` gets them where they fire, and 0 elsewhere.
+    fn gates(
+        &self,
+        from: usize,
+        t: usize,
+        places: Range<usize>,
+        h: &mut [f32],
+        mut fires: impl FnMut(usize, usize, &mut [f32]),
+    ) -> List {
         let first = self.gate.unwrap_or(self.up);
-        let (mut marked, mut fires) = (List::EMPTY, List::EMPTY);
-        for i in 0..h.len() {
-            let id = self.neurons.id(from + i);
+        let mut marked = List::EMPTY;
+        for (i, from) in places.clone().zip(from..) {
+            let id = self.neurons.id(from);
             if self.may_fire(t, id) {
                 marked.push(i, id);
             }
         }
-        h.fill(0.0);
+        h[places].fill(0.0);
         let mut gates = [0.0; CHUNK];
         first.gathered(&marked, t, &mut gates);
         for ((i, id), gate) in marked.iter().zip(gates) {
             if !self.w.skip || self.w.act.fires(gate) {
-                fires.push(i, id);
                 h[i] = gate;
+                fires(i, id, h);
             }
         }
-        touched.0 |= marked.bits();
-        self.finish(&fires, t, h, touched, count);
+        marked
     }
 
-    /// Neurons that fire: `h` holds what the gate is, and gets what the neuron contributes with.
-    fn finish(&self, fires: &List, t: usize, h: &mut [f32], touched: &mut (u64, u64), count: &mut Counts) {
+    /// Neurons that fire: `h` holds what the gate is, and gets what the neuron contributes with. Returns those whose second
+    /// row was read.
+    fn finish<'l>(&self, fires: &'l List, t: usize, h: &mut [f32], count: &mut Counts) -> &'l List {
         count.active += fires.len as u64;
         let mut ups = [0.0; CHUNK];
-        if self.w.gating != Gating::UpOnly {
+        let second = self.w.gating != Gating::UpOnly;
+        if second {
             self.up.gathered(fires, t, &mut ups);
-            touched.1 |= fires.bits();
         }
         for ((i, _), up) in fires.iter().zip(ups) {
             h[i] = self.value(h[i], up);
         }
+        if second { fires } else { &List::EMPTY }
     }
 
     fn value(&self, gate: f32, up: f32) -> f32 {
@@ -414,7 +458,7 @@ impl Task<'_> {
                 if self.dense {
                     count.active += fires.len as u64;
                 } else {
-                    self.finish(&fires, t0 + t, h, touched, count);
+                    touched.1 |= self.finish(&fires, t0 + t, h, count).bits(0);
                 }
             }
         }
@@ -467,14 +511,18 @@ impl Sum<'_> {
     /// Adds the rows of `some` neurons to a token's sum, four at a time, in order.
     fn add<'r>(&self, k: &TypeKernels, some: &[u32], t: usize, row: impl Fn(u32) -> &'r [u8], y: &mut [f32]) {
         let h = &self.h[t * self.op.neurons.len()..][..self.op.neurons.len()];
-        let (mut rows, mut by, mut n) = ([&[][..]; 4], [0.0; 4], 0);
+        // four rows are computed when the next four are known and asked for
+        let (mut rows, mut by, mut n) = ([&[][..]; 8], [0.0; 8], 0);
         for &i in some {
             let a = h[i as usize];
             if a != 0.0 {
-                (rows[n], by[n], n) = (row(i), a, n + 1);
-                if n == 4 {
-                    k.axpy4(rows, by, y);
-                    n = 0;
+                (rows[n], by[n]) = (row(i), a);
+                prefetch(rows[n]);
+                n += 1;
+                if n == 8 {
+                    k.axpy4([rows[0], rows[1], rows[2], rows[3]], [by[0], by[1], by[2], by[3]], y);
+                    (rows.copy_within(4.., 0), by.copy_within(4.., 0));
+                    n = 4;
                 }
             }
         }

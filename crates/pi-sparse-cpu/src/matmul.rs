@@ -1,6 +1,6 @@
 //! Products of a weight matrix with encoded rows: the loop that all dense operators share.
 
-use crate::{Activations, TypeKernels, split};
+use crate::{Activations, TypeKernels, arch::prefetch, split};
 use pi_core::{EncodedRows, Error, Executor, Hidden, MatrixView, Result, Write};
 
 /// Tokens whose encoded inputs are kept in the nearest cache while a run of weight rows passes by.
@@ -10,7 +10,9 @@ const ROWS: usize = 64;
 /// Bytes of encoded rows below which one thread encodes them all.
 const MIN_ENCODED: usize = 32 << 10;
 /// Bytes of weights below which a task is not worth handing to another thread.
-const MIN_TASK_BYTES: usize = 16 << 10;
+const MIN_TASK_BYTES: usize = 32 << 10;
+/// Bytes of a task's weights that are asked for at once when it starts; kernels ask for the rest in time.
+const FIRST: usize = 4096;
 
 /// The rows of `x` in the form that a kernel wants beside its weights.
 ///
@@ -47,6 +49,8 @@ pub(crate) fn matmul(
         let range = part.range();
         let mut out = [0.0f32; ROWS * TOKEN_BLOCK];
         let mut rows: [&[u8]; ROWS] = [&[]; ROWS];
+        let at_once = (FIRST / w.row_bytes().max(1)).max(4);
+        range.clone().take(at_once).for_each(|r| prefetch(&w.row(r)[..w.row_bytes().min(FIRST)]));
         for t0 in (0..tokens).step_by(TOKEN_BLOCK) {
             let block = TOKEN_BLOCK.min(tokens - t0);
             for r in range.clone().step_by(ROWS) {

@@ -25,7 +25,7 @@ fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&
         whole[r] = &w[r].as_chunks().0[..eights.len()];
     }
     let mut acc = [_mm256_setzero_ps(); R];
-    let ahead = rows::ahead(bytes[0].len());
+    let ahead = rows::ahead(&bytes);
     for (i, x) in eights.iter().enumerate() {
         let x = load_bytes(x);
         for r in 0..R {

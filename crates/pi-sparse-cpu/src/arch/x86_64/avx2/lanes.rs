@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 /// Asks for the cache line of a row's byte `at`, which may lie beyond its end, as nothing is read.
 #[inline(always)]
-pub(super) fn prefetch(row: &[u8], at: usize) {
+pub(in crate::arch::x86_64) fn prefetch(row: &[u8], at: usize) {
     // SAFETY: a hint that reads nothing and cannot fault, whatever the address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(at).cast()) }
 }

@@ -38,7 +38,7 @@ pub(super) fn dots<const R: usize, const W: usize, const M: usize>(
 ) -> [f32; R] {
     let bytes = w;
     let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
-    let ahead = rows::ahead(bytes[0].len());
+    let ahead = rows::ahead(&bytes);
     let mut total = [_mm256_setzero_ps(); R];
     for (s, x) in x.as_chunks().0.iter().enumerate().take(w[0].len()) {
         for r in 0..R {

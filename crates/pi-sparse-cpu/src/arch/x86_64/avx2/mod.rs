@@ -28,6 +28,7 @@ mod small;
 
 use crate::{Activations, kernels::Kernels};
 use encode::{PAIRS15, SPLIT15};
+pub(super) use lanes::prefetch;
 use pi_core::QuantType;
 
 /// Activations beside float weights.

@@ -9,12 +9,14 @@ pub(super) fn block_of<const B: usize>(x: &[u8], row_bytes: usize, t: usize, s: 
     x.get(t * row_bytes + s * B..)?.first_chunk()
 }
 
-/// How far ahead of a row's bytes to ask for more: to rows of one of the next fours, which usually follow in memory. The
-/// CPU's own prefetching alone leaves these kernels at half of what memory gives, as they compute too much between loads.
+/// How far ahead of the bytes of four rows to ask for more: if they follow each other in memory, more rows will usually be
+/// wanted after them. The CPU's own prefetching alone leaves these kernels at half of what memory gives, as they compute too
+/// much between loads. 0 if the rows are picked from here and there: whoever picks them knows the next ones.
 #[inline(always)]
-pub(super) fn ahead(row: usize) -> usize {
-    let four = (4 * row).max(1);
-    four * FAR_ENOUGH.div_ceil(four)
+pub(super) fn ahead<const R: usize>(w: &[&[u8]; R]) -> usize {
+    let len = w[0].len();
+    let follow = |r: usize| std::ptr::eq(w[r].as_ptr(), w[r - 1].as_ptr().wrapping_add(len));
+    if R == 4 && len > 0 && (1..R).all(follow) { 4 * len * FAR_ENOUGH.div_ceil(4 * len) } else { 0 }
 }
 
 /// Bytes that are read while memory answers.

@@ -37,7 +37,7 @@ pub(super) fn dots<const R: usize, const W: usize>(
     let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
     let mut total = [_mm256_setzero_ps(); R];
     let blocks = w[0].len();
-    let ahead = rows::ahead(bytes[0].len());
+    let ahead = rows::ahead(&bytes);
     for (s, x) in x.as_chunks::<BYTES>().0.iter().enumerate().take(blocks.div_ceil(2 * PAIRS)) {
         let mut part = [_mm256_setzero_ps(); R];
         let first = s * 2 * PAIRS;
