@@ -9,6 +9,8 @@ use std::arch::x86_64::*;
 const PART: usize = 256;
 /// Tokens that pass by a decoded part before the next is made.
 const TOKENS: usize = 18;
+/// Fours of rows that meet the same copy of activations.
+const FOURS: usize = 16;
 
 /// Rows of `N`-byte numbers beside f32 activations, eight at a time with one sum in each lane. The last eight are filled up
 /// with zeros.
@@ -54,10 +56,7 @@ fn filled_up<const N: usize>(few: &[[u8; N]]) -> [[u8; N]; 8] {
     eight
 }
 
-/// Four rows of decoded weights.
-type Panel = [[__m256; 4]; PART / 8];
-
-/// A multiple of four rows of equal length beside several rows of activations.
+/// A multiple of four rows of equal length, 64 at most, beside several rows of activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn tile<const N: usize>(
@@ -66,76 +65,79 @@ fn tile<const N: usize>(
     (y, stride): (&mut [f32], usize),
     read: impl Fn(&[[u8; N]; 8]) -> __m256,
 ) {
-    let mut totals = [[_mm256_setzero_ps(); 4]; TOKENS];
-    let mut panel = [[_mm256_setzero_ps(); 4]; PART / 8];
+    let zero = _mm256_setzero_ps();
+    let mut totals = [[[zero; 4]; TOKENS]; FOURS];
+    let mut panel = [[zero; 4]; PART / 8];
+    let mut packed = [[zero; PART / 8]; TOKENS];
     let len = w[0].len() / N;
     for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
         let tokens = y.len() / stride;
-        for (four, w) in w.as_chunks::<4>().0.iter().enumerate() {
-            totals[..tokens].fill([_mm256_setzero_ps(); 4]);
+        for (w, y_at) in w.chunks(4 * FOURS).zip((0..).step_by(4 * FOURS)) {
+            let fours = w.as_chunks::<4>().0;
+            totals.fill([[zero; 4]; TOKENS]);
             for from in (0..len).step_by(PART) {
                 let n = (len - from).min(PART);
-                for (i, panel) in panel.iter_mut().enumerate().take(n.div_ceil(8)) {
-                    for r in 0..4 {
-                        let w: &[[u8; N]] = w[r].as_chunks().0;
-                        let w = &w[from + 8 * i..(from + 8 * i + 8).min(len)];
-                        panel[r] = match w.first_chunk() {
-                            Some(eight) => read(eight),
-                            None => read(&filled_up(w)),
+                let eights = n.div_ceil(8);
+                // Copied, because rows lie at distances that often fall on the same places in the nearest cache.
+                for (t, packed) in packed.iter_mut().enumerate().take(tokens) {
+                    let x = x.get(t * row_bytes + 4 * from..).unwrap_or(&[]).as_chunks::<4>().0;
+                    let x = &x[..n.min(x.len())];
+                    for (i, packed) in packed[..eights].iter_mut().enumerate() {
+                        let few = x.get(8 * i..).unwrap_or(&[]);
+                        *packed = match few.first_chunk() {
+                            Some(eight) => load_bytes(eight),
+                            None => load_bytes(&filled_up(few)),
                         };
                     }
                 }
-                pass(&panel, n, x, (row_bytes, 4 * from), &mut totals[..tokens]);
+                for (w, totals) in fours.iter().zip(&mut totals) {
+                    for (i, panel) in panel[..eights].iter_mut().enumerate() {
+                        for r in 0..4 {
+                            let w: &[[u8; N]] = w[r].as_chunks().0;
+                            let w = &w[from + 8 * i..(from + 8 * i + 8).min(len)];
+                            panel[r] = match w.first_chunk() {
+                                Some(eight) => read(eight),
+                                None => read(&filled_up(w)),
+                            };
+                        }
+                    }
+                    pass(&panel[..eights], &packed[..tokens], &mut totals[..tokens]);
+                }
             }
-            for (y, totals) in y.chunks_exact_mut(stride).zip(&totals) {
-                if let Some(y) = y[4 * four..].first_chunk_mut() {
-                    *y = sums(*totals);
+            for (t, y) in y.chunks_exact_mut(stride).enumerate() {
+                for four in 0..fours.len() {
+                    if let Some(y) = y[y_at + 4 * four..].first_chunk_mut() {
+                        *y = sums(totals[four][t]);
+                    }
                 }
             }
         }
     }
 }
 
-/// `n` numbers of each token, `row_bytes` apart from byte `at` on, pass by decoded rows.
+/// Tokens pass by decoded rows, three at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn pass(panel: &Panel, n: usize, x: &[u8], (row_bytes, at): (usize, usize), totals: &mut [[__m256; 4]]) {
-    let row = |t: usize| -> &[[u8; 4]] {
-        let x = x.get(t * row_bytes + at..).unwrap_or(&[]).as_chunks().0;
-        &x[..n.min(x.len())]
-    };
+fn pass(panel: &[[__m256; 4]], x: &[[__m256; PART / 8]], totals: &mut [[__m256; 4]]) {
     let (threes, rest) = totals.as_chunks_mut::<3>();
-    let done = 3 * threes.len();
-    for (t, totals) in threes.iter_mut().enumerate() {
-        let x = [row(3 * t), row(3 * t + 1), row(3 * t + 2)];
-        if x[0].len() == n && x[1].len() == n && x[2].len() == n {
-            add(panel, x, totals);
-        } else {
-            for t in 0..3 {
-                add(panel, [x[t]], std::array::from_mut(&mut totals[t]));
-            }
-        }
+    let (x_threes, x_rest) = x.as_chunks::<3>();
+    for (totals, x) in threes.iter_mut().zip(x_threes) {
+        add(panel, [&x[0], &x[1], &x[2]], totals);
     }
-    for (t, totals) in rest.iter_mut().enumerate() {
-        add(panel, [row(done + t)], std::array::from_mut(totals));
+    for (total, x) in rest.iter_mut().zip(x_rest) {
+        add(panel, [x], std::array::from_mut(total));
     }
 }
 
-/// Tokens of equal length beside decoded rows.
+/// Tokens beside decoded rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn add<const T: usize>(panel: &Panel, x: [&[[u8; 4]]; T], totals: &mut [[__m256; 4]; T]) {
-    let (first, rest) = x[0].as_chunks::<8>();
-    let mut whole: [&[[[u8; 4]; 8]]; T] = [first; T];
-    for t in 0..T {
-        whole[t] = &x[t].as_chunks().0[..first.len()];
-    }
+fn add<const T: usize>(panel: &[[__m256; 4]], x: [&[__m256; PART / 8]; T], totals: &mut [[__m256; 4]; T]) {
     let mut acc = *totals;
-    for (i, panel) in panel.iter().enumerate().take(first.len()) {
+    for (i, panel) in panel.iter().enumerate().take(PART / 8) {
         let mut v = [_mm256_setzero_ps(); T];
         for t in 0..T {
-            v[t] = load_bytes(&whole[t][i]);
+            v[t] = x[t][i];
         }
         // one register of weights at a time: with the sums and activations, that fills all sixteen
         for r in 0..4 {
@@ -145,22 +147,7 @@ fn add<const T: usize>(panel: &Panel, x: [&[[u8; 4]]; T], totals: &mut [[__m256;
             }
         }
     }
-    if !rest.is_empty() {
-        add_rest(&panel[first.len()], x, first.len() * 8, &mut acc);
-    }
     *totals = acc;
-}
-
-/// Less than eight numbers of each token.
-#[cold]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_rest<const T: usize>(panel: &[__m256; 4], x: [&[[u8; 4]]; T], from: usize, acc: &mut [[__m256; 4]; T]) {
-    for t in 0..T {
-        let x = load_bytes(&filled_up(&x[t][from..]));
-        for r in 0..4 {
-            acc[t][r] = _mm256_fmadd_ps(panel[r], x, acc[t][r]);
-        }
-    }
 }
 
 /// Calls `f` with eight numbers of each row and their place in `y`; at the end with copies, of which only what there is

@@ -180,6 +180,14 @@ pub(super) fn nibbles(v: __m256i) -> [__m256i; 4] {
     ]
 }
 
+/// 16-bit numbers, each less by `by`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn less(v: [__m256i; 4], by: i16) -> [__m256i; 4] {
+    let sub = |v| _mm256_sub_epi16(v, _mm256_set1_epi16(by));
+    [sub(v[0]), sub(v[1]), sub(v[2]), sub(v[3])]
+}
+
 /// 32 unsigned bytes as 16-bit numbers: the even ones, the odd ones.
 #[target_feature(enable = "avx2")]
 #[inline]

@@ -4,15 +4,12 @@ use super::lanes::*;
 use super::small::Pair;
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(18, true);
+super::small::small_kernels!(18, false);
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn unpack(a: &[u8; 18], b: &[u8; 18]) -> Pair {
-    let scales = half_each(a, b, 0);
-    // codes are taken as 0…15, and eight times the activations subtracted
-    let mins = Some(_mm256_mul_ps(scales, _mm256_set1_ps(-8.0)));
-    Pair { codes: nibbles(load16_each(a, b, 2)), scales, mins }
+    Pair { codes: less(nibbles(load16_each(a, b, 2)), 8), scales: half_each(a, b, 0), mins: None }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -4,7 +4,7 @@ use super::lanes::*;
 use super::small::Pair;
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(22, true);
+super::small::small_kernels!(22, false);
 
 /// 16 in each byte whose bit in `bits` is set.
 #[target_feature(enable = "avx2")]
@@ -26,9 +26,8 @@ fn bytes(w: &[u8; 22]) -> __m256i {
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn unpack(a: &[u8; 22], b: &[u8; 22]) -> Pair {
-    let scales = half_each(a, b, 0);
     let codes = five_bits(load16_each(a, b, 6), float_at(a, 2).to_bits(), float_at(b, 2).to_bits());
-    Pair { codes, scales, mins: Some(_mm256_mul_ps(scales, _mm256_set1_ps(-16.0))) }
+    Pair { codes: less(codes, 16), scales: half_each(a, b, 0), mins: None }
 }
 
 /// The codes of a pair of blocks from their nibbles and fifth bits.
