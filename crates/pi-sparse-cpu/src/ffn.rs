@@ -5,7 +5,7 @@
 //! the order of the neurons. So no accumulators have to be merged, and the sum does not depend on the number of threads.
 
 use crate::{
-    Crossover, Kernels, TypeKernels,
+    Activate, Crossover, Kernels, TypeKernels,
     arch::prefetch,
     crossover::{Choice, Past},
     dense::{Linear, check, output},
@@ -209,7 +209,16 @@ impl Run {
         // Where nothing may be left out, there is nothing to look at.
         let dense = (bits.is_none() && !w.skip) || op.choice.is_dense(bits, words, past);
         let dense_count = AtomicU64::new(0);
-        let task = Task { w, dense, neurons: &op.neurons, bits, words, gate: gate.as_ref(), up: &up };
+        let task = Task {
+            w,
+            activate: op.kernels.activate(),
+            dense,
+            neurons: &op.neurons,
+            bits,
+            words,
+            gate: gate.as_ref(),
+            up: &up,
+        };
         split::columns(&*op.exec, h.host_overwrite(), owned, 4, 16, |mut part| {
             let count = task.run(&mut part, tokens);
             active_count.fetch_add(count.active, Relaxed);
@@ -263,6 +272,7 @@ impl Run {
 /// What the first section needs beside its part of `h`.
 struct Task<'a> {
     w: &'a FfnWeights,
+    activate: Activate,
     /// Every neuron is computed; those that are not marked or do not fire become 0 afterwards.
     dense: bool,
     neurons: &'a NeuronSet,
@@ -398,19 +408,32 @@ impl Task<'_> {
         if second {
             self.up.gathered(fires, t, &mut ups);
         }
-        for ((i, _), up) in fires.iter().zip(ups) {
-            h[i] = self.value(h[i], up);
-        }
+        self.contribute(fires, h, &mut ups);
         if second { fires } else { &List::EMPTY }
     }
 
-    fn value(&self, gate: f32, up: f32) -> f32 {
-        let a = self.w.act.apply(gate);
-        match self.w.gating {
-            Gating::UpOnly => a,
-            Gating::Symmetric => a * self.w.act.apply(up),
-            _ => a * up,
+    /// What some neurons contribute with: `h` holds their gates, `ups` the rest in the order of the list.
+    fn contribute(&self, list: &List, h: &mut [f32], ups: &mut [f32; CHUNK]) {
+        let mut gates = [0.0; CHUNK];
+        for ((i, _), gate) in list.iter().zip(&mut gates) {
+            *gate = h[i];
         }
+        self.multiply(&mut gates[..list.len], &mut ups[..list.len]);
+        for ((i, _), v) in list.iter().zip(gates) {
+            h[i] = v;
+        }
+    }
+
+    /// The same for neighbours: `gates` becomes what they contribute with, `ups` is left with anything.
+    fn multiply(&self, gates: &mut [f32], ups: &mut [f32]) {
+        (self.activate)(self.w.act, gates);
+        if self.w.gating == Gating::UpOnly {
+            return;
+        }
+        if self.w.gating == Gating::Symmetric {
+            (self.activate)(self.w.act, ups);
+        }
+        gates.iter_mut().zip(ups).for_each(|(gate, up)| *gate *= *up);
     }
 
     /// Neurons from `from` on for all tokens, four rows at a time beside many tokens: all of the gate, and, on the dense path,
@@ -439,24 +462,28 @@ impl Task<'_> {
                     touched.1 |= u64::MAX >> (CHUNK - n);
                 }
             }
+            if self.dense && !self.w.skip && self.bits.is_none() {
+                count.active += (n * block) as u64;
+                self.multiply(gates, ups);
+                for (t, gates) in gates.chunks_exact(n).enumerate() {
+                    part.row(t0 + t)[from - start..][..n].copy_from_slice(gates);
+                }
+                continue;
+            }
             for (t, (gates, ups)) in gates.chunks_exact(n).zip(ups.chunks_exact(n)).enumerate() {
                 let h = &mut part.row(t0 + t)[from - start..][..n];
-                if self.dense && !self.w.skip && self.bits.is_none() {
-                    count.active += n as u64;
-                    h.iter_mut().zip(gates).zip(ups).for_each(|((h, gate), up)| *h = self.value(*gate, *up));
-                    continue;
-                }
-                let mut fires = List::EMPTY;
+                let (mut fires, mut fire_ups) = (List::EMPTY, [0.0; CHUNK]);
                 for j in 0..n {
                     let id = self.neurons.id(from + j);
                     h[j] = 0.0;
                     if self.may_fire(t0 + t, id) && (!self.w.skip || self.w.act.fires(gates[j])) {
+                        (h[j], fire_ups[fires.len]) = (gates[j], ups[j]);
                         fires.push(j, id);
-                        h[j] = if self.dense { self.value(gates[j], ups[j]) } else { gates[j] };
                     }
                 }
                 if self.dense {
                     count.active += fires.len as u64;
+                    self.contribute(&fires, h, &mut fire_ups);
                 } else {
                     touched.1 |= self.finish(&fires, t0 + t, h, count).bits(0);
                 }

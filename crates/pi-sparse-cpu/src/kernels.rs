@@ -1,7 +1,7 @@
 //! The table of kernels: for each quant type, how it is computed on this CPU.
 
 use crate::{Activations, arch};
-use pi_core::{Error, QuantType, Result};
+use pi_core::{Activation, Error, QuantType, Result};
 use std::fmt;
 use std::str::FromStr;
 
@@ -135,7 +135,11 @@ pub(crate) const TYPES: usize = QuantType::ALL.len();
 pub struct Kernels {
     isa: Isa,
     types: [TypeKernels; TYPES],
+    activate: Activate,
 }
+
+/// Applies an activation to each number of a row. What becomes of a number must not depend on its place.
+pub type Activate = fn(act: Activation, x: &mut [f32]);
 
 impl Kernels {
     /// The fastest kernels that this CPU can run.
@@ -166,13 +170,25 @@ impl Kernels {
 
     /// The exact path on any CPU: for every type, activations stay F32, and rows are decoded and multiplied in f32.
     pub fn reference() -> Self {
-        Self { isa: Isa::Reference, types: arch::reference::kernels() }
+        let activate: Activate = |act, x| x.iter_mut().for_each(|x| *x = act.apply(*x));
+        Self { isa: Isa::Reference, types: arch::reference::kernels(), activate }
     }
 
     /// The same, but with `kernels` for `ty`.
     pub fn with(mut self, ty: QuantType, kernels: TypeKernels) -> Self {
         self.types[ty as usize] = kernels;
         self
+    }
+
+    /// The same, but with `activate` for activation functions.
+    pub fn with_activate(mut self, activate: Activate) -> Self {
+        self.activate = activate;
+        self
+    }
+
+    /// How activation functions are applied.
+    pub fn activate(&self) -> Activate {
+        self.activate
     }
 
     /// The kernels for weights of type `ty`.

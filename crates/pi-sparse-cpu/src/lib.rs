@@ -39,6 +39,6 @@ pub use activations::{Activations, Encode};
 pub use bandwidth::ReadTest;
 pub use crossover::Crossover;
 pub use device::CpuDevice;
-pub use kernels::{Axpy4, Isa, Kernels, Tile, TypeKernels};
+pub use kernels::{Activate, Axpy4, Isa, Kernels, Tile, TypeKernels};
 pub use pool::Pool;
 pub use rope::Rope;

@@ -1,6 +1,6 @@
 //! Every kernel of every instruction set that this CPU has.
 
-use pi_core::{Error, Form, QuantType};
+use pi_core::{Activation, Error, Form, QuantType};
 use pi_sparse_cpu::{Activations, Isa, Kernels, TypeKernels};
 use pi_testkit::kernels::{Functions, check};
 
@@ -89,4 +89,38 @@ fn one_kernel_can_be_swapped() {
     let kernels = Kernels::best().with(QuantType::Q4_0, mine);
     assert_eq!((kernels.get(QuantType::Q4_0).dot)(&[], &[]), 42.0);
     assert_eq!((kernels.get(QuantType::Q4_1).dot)(&[], &[]), 0.0);
+}
+
+#[test]
+fn activations_of_rows_come_near_to_those_of_single_numbers_wherever_they_stand() {
+    let numbers: Vec<f32> = (-4000..4000).map(|i| i as f32 * 0.01).chain([0.0, -0.0, 1e-30, -1e-30, 300.0]).collect();
+    for isa in Isa::available() {
+        let activate = Kernels::for_isa(isa).expect("available").activate();
+        for act in [
+            Activation::Silu,
+            Activation::Gelu,
+            Activation::GeluTanh,
+            Activation::Relu,
+            Activation::ReluSquared,
+            Activation::FatRelu(0.5),
+        ] {
+            let mut all = numbers.clone();
+            activate(act, &mut all);
+            for (x, got) in numbers.iter().zip(&all) {
+                let want = act.apply(*x);
+                assert!((got - want).abs() <= 2e-6 * (1.0 + x.abs()), "{isa} {act} of {x}: {got} instead of {want}");
+            }
+            for n in 0..20 {
+                let mut some = numbers[100..100 + n].to_vec();
+                activate(act, &mut some);
+                assert!(
+                    some.iter().zip(&all[100..]).all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "{isa} {act}, {n} numbers"
+                );
+            }
+            let mut odd = [f32::NAN, 1.0, f32::NAN];
+            activate(act, &mut odd);
+            assert!(odd[0].is_nan() && odd[2].is_nan() && !odd[1].is_nan(), "{isa} {act}");
+        }
+    }
 }

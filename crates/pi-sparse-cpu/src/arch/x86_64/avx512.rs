@@ -40,5 +40,6 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
         (QuantType::IQ4_NL, iq4_nl::AVX512),
         (QuantType::IQ4_XS, iq4_xs::AVX512),
     ];
+    let base = base.with_activate(super::avx2::ACTIVATE);
     Some(types.into_iter().fold(base, |all, (ty, kernels)| all.with(ty, kernels)))
 }

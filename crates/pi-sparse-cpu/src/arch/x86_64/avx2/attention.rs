@@ -112,7 +112,7 @@ fn largest(v: __m256) -> f32 {
 /// so that `r` is exact; 2ⁿ in two factors so that results below the normal numbers and above the largest come out right.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn exp(x: __m256) -> __m256 {
+pub(super) fn exp(x: __m256) -> __m256 {
     // Of two numbers of which one is NaN, `max` and `min` take the second.
     let x = _mm256_max_ps(_mm256_set1_ps(-110.0), _mm256_min_ps(_mm256_set1_ps(90.0), x));
     let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(

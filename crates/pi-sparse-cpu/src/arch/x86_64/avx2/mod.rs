@@ -6,6 +6,7 @@
 //! [`kernels`] hands out after asking the CPU, and the loads and stores in `lanes`, whose lengths are in their types.
 #![allow(unsafe_code)]
 
+mod activation;
 pub(crate) mod attention;
 mod encode;
 pub(super) mod float;
@@ -27,6 +28,7 @@ mod rows;
 mod small;
 
 use crate::{Activations, kernels::Kernels};
+pub(super) use activation::ACTIVATE;
 use encode::{PAIRS15, SPLIT15};
 pub(super) use lanes::prefetch;
 use pi_core::QuantType;
@@ -61,6 +63,7 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
         (QuantType::IQ4_NL, iq4_nl::KERNELS),
         (QuantType::IQ4_XS, iq4_xs::KERNELS),
     ];
+    let base = base.with_activate(ACTIVATE);
     Some(types.into_iter().fold(base, |all, (ty, kernels)| all.with(ty, kernels)))
 }
 
