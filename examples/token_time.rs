@@ -15,7 +15,7 @@ const ROUNDS: usize = 60;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let model = args.next().unwrap_or("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf".into());
+    let model = args.next().ok_or("name a model that runs dense (SiLU or GELU), then numbers of threads")?;
     let mut threads = args.map(|a| a.parse()).collect::<Result<Vec<usize>, _>>()?;
     if threads.is_empty() {
         threads.push(std::thread::available_parallelism().map_or(1, usize::from));

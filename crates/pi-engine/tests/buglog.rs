@@ -234,9 +234,8 @@ fn activations_of_seventy_thousand_stay_finite_and_right() {
             for sparsity in [Sparsity::Exact, Sparsity::Off] {
                 let engine = load(with_isa(isa).sparsity(sparsity).check(true), &file);
                 let off = difference(&logits(&engine, &tokens), &want);
-                // Measured 5e-7, and 2.2e-2 where activations are encoded to 8 bits.
-                let eight_bits = !ty.is_float() && isa != Isa::Reference;
-                let tolerance = if eight_bits { 0.06 } else { 1e-5 };
+                let rounded = !ty.is_float() && isa != Isa::Reference;
+                let tolerance = if rounded { 1e-3 } else { 1e-5 };
                 assert!(off < tolerance, "{ty}, {isa}, {sparsity:?}: {off:e}");
             }
         }

@@ -80,10 +80,10 @@ fn integer_kernels_stay_close_to_the_exact_path() {
             let Some(golden) = test_data(&format!("goldens/tiny/{model}.f32ref.json")) else { return };
             let want: TinyGolden = golden::read(&golden);
             let got = logits(&fast, &want.ids);
-            // Activations of 8 bits move the logits of this random model (standard deviation 3) by some hundredths.
+            // The logits of this random model have a standard deviation of 3; activations of 8 bits move them by hundredths.
             let last = want.last_logits.iter().zip(&got[got.len() - 1]).map(|(a, b)| (a - b).abs());
             let mean = last.sum::<f32>() / want.last_logits.len() as f32;
-            assert!(mean < 0.1, "{model} with {isa}: mean difference {mean}");
+            assert!(mean < 2e-3, "{model} with {isa}: mean difference {mean}");
         }
     }
 }

@@ -22,13 +22,22 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// A new file that is to become `path`. Its folder must exist.
+    /// A new file that is to become `path`, or what the link of that name points to. Its folder must exist.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be created.
+    /// [`Error::Io`] if it cannot be created, or if something has the name that is no file (a folder, a device).
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
-        let path = path.as_ref().to_owned();
+        let path = path.as_ref();
+        let linked = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+        let path = if linked { fs::canonicalize(path).unwrap_or(path.to_owned()) } else { path.to_owned() };
+        if let Ok(there) = path.metadata()
+            && !there.is_file()
+        {
+            let kind = if there.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::InvalidInput };
+            let source = io::Error::new(kind, "it exists and is no file");
+            return Err(Error::Io { path, action: "create", source });
+        }
         let io = |source| Error::Io { path: path.clone(), action: "create", source };
         let name = path.file_name().ok_or_else(|| io(io::ErrorKind::InvalidFilename.into()))?;
         // Names left behind by processes that were killed are skipped, and names in use by other processes as well.
@@ -79,5 +88,29 @@ impl Drop for AtomicFile {
             drop(out.into_parts()); // closes the file without writing what is still buffered
             let _ = fs::remove_file(&self.temporary);
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_stays_a_link_and_what_is_no_file_is_refused_at_once() {
+        let dir = std::env::temp_dir().join(format!("pi-gguf-atomic-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (target, link) = (dir.join("target"), dir.join("link"));
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let mut file = AtomicFile::create(&link).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "new");
+        for no_file in [dir.as_path(), Path::new("/dev/null")] {
+            let e = AtomicFile::create(no_file).unwrap_err().to_string();
+            assert!(e.contains("no file"), "{e}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

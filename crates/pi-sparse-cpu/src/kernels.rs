@@ -78,8 +78,9 @@ pub struct TypeKernels {
     pub tile: Option<Tile>,
     /// `y += a * decode(w)`.
     pub axpy: fn(w: &[u8], a: f32, y: &mut [f32]),
-    /// Four rows of equal length, one after the other. Equal to four times [`axpy`](Self::axpy), to the bit. Without it,
-    /// operators call that.
+    /// Four rows of equal length, one after the other. Equal to four times [`axpy`](Self::axpy), to the bit; and who has it
+    /// promises that `axpy` gives the bits of the F32 entry of the same [`isa`](Self::isa) over the decoded row. Without it,
+    /// operators call `axpy`.
     pub axpy4: Option<Axpy4>,
     /// Decodes a row, exactly as [`QuantInfo::decode`](pi_core::QuantInfo::decode).
     pub decode: fn(w: &[u8], out: &mut [f32]),

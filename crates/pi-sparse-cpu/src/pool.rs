@@ -338,11 +338,13 @@ impl Executor for Pool {
             pace.judge(count, since - start, now - since, now);
         }
         std::mem::forget(section); // it is closed
+        // Before another caller may enter and clear it.
+        let panicked = shared.panicked.load(Ordering::SeqCst);
         drop(pace);
         if let Err(panic) = own {
             resume_unwind(panic);
         }
-        assert!(!shared.panicked.load(Ordering::SeqCst), "a task panicked on a worker thread");
+        assert!(!panicked, "a task panicked on a worker thread");
     }
 }
 

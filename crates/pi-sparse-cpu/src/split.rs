@@ -79,7 +79,7 @@ pub fn columns(
     assert!(data.len().is_multiple_of(cols) && step > 0);
     // A few parts per thread: enough to even out a slow core, not so many that handing them out costs; the same number for
     // each thread.
-    let (threads, most) = (exec.width(), cols.div_ceil(min.max(1)));
+    let (threads, most) = (exec.width().max(1), cols.div_ceil(min.max(1)));
     let wanted = [4, 2, 1].map(|each| each * threads).into_iter().find(|parts| *parts <= most);
     let wanted = if threads == 1 { 1 } else { wanted.unwrap_or(most).min(MAX_PARTS) };
     let width = cols.div_ceil(wanted).max(min).next_multiple_of(step);

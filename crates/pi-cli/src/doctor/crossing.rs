@@ -69,13 +69,15 @@ fn undisturbed(times: &mut [f64]) -> f64 {
     times[times.len() / 4]
 }
 
-/// The share at which the ratio reaches 1: times grow in proportion to the share, so a line is laid through the points.
+/// The share at which the ratio reaches 1: times grow in proportion to the share, so a line is laid through the points. Never
+/// less than the least share that was tried: below it nothing is known.
 fn crossing(ratios: &[(f64, f64)]) -> f32 {
     let n = ratios.len() as f64;
     let (x, y) = ratios.iter().fold((0.0, 0.0), |(x, y), r| (x + r.0 / n, y + r.1 / n));
     let (xx, xy) = ratios.iter().fold((0.0, 0.0), |(xx, xy), r| (xx + (r.0 - x).powi(2), xy + (r.0 - x) * (r.1 - y)));
+    let least = ratios.iter().fold(1.0, |least: f64, r| least.min(r.0));
     let slope = xy / xx;
-    if slope > 0.0 { (x + (1.0 - y) / slope).clamp(0.0, 1.0) as f32 } else { 1.0 }
+    if slope > 0.0 { (x + (1.0 - y) / slope).clamp(least, 1.0) as f32 } else { 1.0 }
 }
 
 #[cfg(test)]
@@ -89,7 +91,7 @@ mod tests {
         assert_eq!(crossing(&[(0.4, 0.4), (0.9, 0.9)]), 1.0);
         assert_eq!(crossing(&[(0.4, 0.1), (0.9, 0.2)]), 1.0);
         assert_eq!(crossing(&[(0.4, 1.5), (0.9, 1.4)]), 1.0, "noise: no sign of a crossing");
-        assert_eq!(crossing(&[(0.4, 4.0), (0.9, 9.0)]), 0.1);
-        assert_eq!(crossing(&[(0.4, 1.5), (0.9, 1.6)]), 0.0, "always");
+        assert_eq!(crossing(&[(0.4, 4.0), (0.9, 9.0)]), 0.4, "not below what was tried");
+        assert_eq!(crossing(&[(0.4, 1.5), (0.9, 1.6)]), 0.4);
     }
 }

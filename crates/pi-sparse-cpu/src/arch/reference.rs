@@ -106,8 +106,11 @@ fn add_products(w: &[f32], x: &[[u8; 4]], lanes: &mut [f32; LANES]) {
 }
 
 fn tile<const T: usize>(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32]) {
+    if w.is_empty() {
+        return;
+    }
     let mut column = [0.0; TOKENS];
-    for (c, y) in y.chunks_mut(TOKENS * w.len().max(1)).enumerate() {
+    for (c, y) in y.chunks_mut(TOKENS * w.len()).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
         let column = &mut column[..y.len() / w.len()];
         for (r, row) in w.iter().enumerate() {

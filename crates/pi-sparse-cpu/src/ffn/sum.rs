@@ -27,7 +27,9 @@ impl Sum<'_> {
     pub(super) fn columns(&self, part: &mut Columns<'_>) {
         let range = part.range();
         (0..self.tokens).for_each(|t| part.row(t).fill(0.0));
-        if self.tokens >= DECODE_FROM && self.m.ty() != QuantType::F32 {
+        // The same bits only if both kernels were made for each other.
+        let alike = self.k.isa == self.floats.isa && self.k.axpy4.is_some();
+        if self.tokens >= DECODE_FROM && alike && self.m.ty() != QuantType::F32 {
             let step = DECODED.1.next_multiple_of(self.m.ty().info().block_len);
             for from in range.clone().step_by(step) {
                 self.decoded(part, from..(from + step).min(range.end));

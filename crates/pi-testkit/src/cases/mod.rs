@@ -87,7 +87,7 @@ impl Case {
     }
 
     /// Error allowed by [`check`](Self::check): 10⁻³ for float weights (keys and values may be kept in 16 bits), 0.02 for
-    /// quantised ones, whose activations are encoded to 8 bits.
+    /// quantised ones, whose activations a device may round to 8 bits. (15 bits give 5·10⁻⁵.)
     pub fn tolerance(&self) -> f64 {
         if self.ty().is_float() && !matches!(self, Self::Attention(_)) { 1e-3 } else { 0.02 }
     }
