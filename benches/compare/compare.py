@@ -62,6 +62,8 @@ def arguments():
     args = p.parse_args()
     if args.threads < 1 or args.rounds < 1 or args.n_prompt + args.n_gen < 1:
         p.error("threads, rounds and at least one of -p and -n must be above 0")
+    if args.pause < 0:
+        p.error("--pause must not be negative")
     for model in args.models:
         if not os.path.isfile(model):
             p.error(f"{model}: no such file")

@@ -61,6 +61,8 @@ struct Shared {
     limit: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
+    /// Workers that have started.
+    started: AtomicUsize,
     asleep: Vec<AtomicBool>,
 }
 
@@ -149,6 +151,7 @@ impl Pool {
             limit: AtomicUsize::new(most),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
             asleep: (0..others).map(|_| AtomicBool::new(false)).collect(),
         });
         let mut pool = Self { shared, workers: Vec::new(), threads: Vec::new(), entry: Mutex::new(Pace::new(most)) };
@@ -157,6 +160,10 @@ impl Pool {
             let worker = thread::Builder::new().name(format!("pi-worker-{i}")).spawn(move || shared.work(i))?;
             pool.threads.push(worker.thread().clone());
             pool.workers.push(worker);
+        }
+        // A thread allocates when it starts: not in the middle of a decoded token.
+        while pool.shared.started.load(Ordering::Acquire) < others {
+            thread::yield_now();
         }
         Ok(pool)
     }
@@ -178,6 +185,7 @@ impl Pool {
 
 impl Shared {
     fn work(&self, me: usize) {
+        self.started.fetch_add(1, Ordering::Release);
         let mut done = u64::MAX;
         while let Some(section) = self.await_section(me, done) {
             done = section;

@@ -119,6 +119,10 @@ pub fn bench(flags: &ModelFlags) -> Result {
     let ubatches = in_range("--ubatch-size", &Numbers::all(&flags.ubatch_size, &[512]), 1..=1 << 24)?;
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let models = models(flags)?;
+    // A file that cannot be read is told before others are timed for minutes.
+    for path in &models {
+        File::open(path).map_err(|e| Failure::engine(&e.into(), path))?;
+    }
     let mut speed = MachineSpeed::new(flags.bandwidth);
     let usual = batches == [2048] && ubatches == [512];
     let mut table = Table::new(flags.output, columns(usual));

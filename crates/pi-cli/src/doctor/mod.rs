@@ -55,8 +55,12 @@ pub fn doctor(flags: &DoctorFlags) -> Result {
     }
     let measured = found.iter().fold(Crossover::default(), |c, f| c.with(f.ty, f.share));
     let stored = crossover::path().map(|path| {
-        let error = crossover::store(&path, &Key::here(kernels.isa(), threads), &measured).err();
-        Stored { path: path.display().to_string(), error: error.map(|e| e.to_string()) }
+        let error = if flags.quick && crossover::stored(kernels.isa(), threads).is_some() {
+            Some("there are some already, and --quick does not replace them".into())
+        } else {
+            crossover::store(&path, &Key::here(kernels.isa(), threads), &measured).err().map(|e| e.to_string())
+        };
+        Stored { path: path.display().to_string(), error }
     });
 
     let report = Report::new(&kernels, is_forced, threads, memory, &found, stored);

@@ -9,25 +9,28 @@
 mod activation;
 pub(crate) mod attention;
 mod encode;
-pub(super) mod float;
-pub(super) mod iq4_nl;
-pub(super) mod iq4_xs;
+mod float;
+mod iq4_nl;
+mod iq4_xs;
 mod lanes;
 mod large;
-pub(super) mod q2_k;
-pub(super) mod q3_k;
-pub(super) mod q4_0;
-pub(super) mod q4_1;
-pub(super) mod q4_k;
-pub(super) mod q5_0;
-pub(super) mod q5_1;
-pub(super) mod q5_k;
-pub(super) mod q6_k;
-pub(super) mod q8_0;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
 mod rows;
 mod small;
 
-use crate::{Activations, kernels::Kernels};
+use crate::{
+    Activations,
+    kernels::{Kernels, TypeKernels},
+};
 pub(super) use activation::ACTIVATE;
 use encode::{PAIRS15, SPLIT15};
 pub(super) use lanes::prefetch;
@@ -41,30 +44,29 @@ pub(crate) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+/// What there is for each type: kernels of this module, and the same for [`super::avx512`].
+pub(super) const TYPES: [(QuantType, TypeKernels, TypeKernels); 15] = [
+    (QuantType::F32, float::F32, float::F32_AVX512),
+    (QuantType::F16, float::F16, float::F16_AVX512),
+    (QuantType::BF16, float::BF16, float::BF16_AVX512),
+    (QuantType::Q4_0, q4_0::KERNELS, q4_0::AVX512),
+    (QuantType::Q4_1, q4_1::KERNELS, q4_1::AVX512),
+    (QuantType::Q5_0, q5_0::KERNELS, q5_0::AVX512),
+    (QuantType::Q5_1, q5_1::KERNELS, q5_1::AVX512),
+    (QuantType::Q8_0, q8_0::KERNELS, q8_0::AVX512),
+    (QuantType::Q2_K, q2_k::KERNELS, q2_k::AVX512),
+    (QuantType::Q3_K, q3_k::KERNELS, q3_k::AVX512),
+    (QuantType::Q4_K, q4_k::KERNELS, q4_k::AVX512),
+    (QuantType::Q5_K, q5_k::KERNELS, q5_k::AVX512),
+    (QuantType::Q6_K, q6_k::KERNELS, q6_k::AVX512),
+    (QuantType::IQ4_NL, iq4_nl::KERNELS, iq4_nl::AVX512),
+    (QuantType::IQ4_XS, iq4_xs::KERNELS, iq4_xs::AVX512),
+];
+
 /// `base` with the kernels of this module put in, or `None` if this CPU cannot run them.
 pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
-    if !is_available() {
-        return None;
-    }
-    let types = [
-        (QuantType::F32, float::F32),
-        (QuantType::F16, float::F16),
-        (QuantType::BF16, float::BF16),
-        (QuantType::Q4_0, q4_0::KERNELS),
-        (QuantType::Q4_1, q4_1::KERNELS),
-        (QuantType::Q5_0, q5_0::KERNELS),
-        (QuantType::Q5_1, q5_1::KERNELS),
-        (QuantType::Q8_0, q8_0::KERNELS),
-        (QuantType::Q2_K, q2_k::KERNELS),
-        (QuantType::Q3_K, q3_k::KERNELS),
-        (QuantType::Q4_K, q4_k::KERNELS),
-        (QuantType::Q5_K, q5_k::KERNELS),
-        (QuantType::Q6_K, q6_k::KERNELS),
-        (QuantType::IQ4_NL, iq4_nl::KERNELS),
-        (QuantType::IQ4_XS, iq4_xs::KERNELS),
-    ];
-    let base = base.with_activate(ACTIVATE);
-    Some(types.into_iter().fold(base, |all, (ty, kernels)| all.with(ty, kernels)))
+    is_available()
+        .then(|| TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, kernels, _)| all.with(ty, kernels)))
 }
 
 /// A [`TypeKernels`](crate::kernels::TypeKernels) of functions with these target features.
