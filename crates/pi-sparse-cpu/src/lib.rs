@@ -33,6 +33,7 @@ mod kv;
 mod matmul;
 mod pool;
 mod rope;
+mod shares;
 mod split;
 
 pub use activations::{Activations, Encode};

@@ -20,9 +20,11 @@
 //!   both, so that joining is one compare-exchange against "open, this section": it fails after the closing `fetch_and`.
 //! - *No wake-up is lost.* The opener stores the state, then loads `asleep`; the worker stores `asleep`, then loads the state.
 //!   All four are sequentially consistent, so at least one sees the other; a token of `unpark` that comes before `park` is kept.
-//! - `next` only hands out numbers: any order will do, since `job` and the data come with the state.
+//! - `shares` only hand out numbers: any order will do, since `job` and the data come with the state. They are dealt while
+//!   the section is closed.
 #![allow(unsafe_code)]
 
+use crate::shares::{Line, Shares};
 use pi_core::Executor;
 use std::{
     cell::UnsafeCell,
@@ -49,14 +51,11 @@ const SECTION: u64 = OPEN << 1;
 
 type Task = dyn Fn(usize) + Sync;
 
-/// A cache line (or two, where they are fetched in pairs) of its own.
-#[repr(align(128))]
-struct Line<T>(T);
-
 struct Shared {
     state: Line<AtomicU64>,
-    next: Line<AtomicUsize>,
-    job: UnsafeCell<Option<(*const Task, usize)>>,
+    /// Of the caller and each worker.
+    shares: Shares,
+    job: UnsafeCell<Option<*const Task>>,
     /// Workers that take part: those with lower numbers.
     limit: AtomicUsize,
     panicked: AtomicBool,
@@ -146,7 +145,7 @@ impl Pool {
         let most = others.min(cores.max(1) - 1);
         let shared = Arc::new(Shared {
             state: Line(AtomicU64::new(0)),
-            next: Line(AtomicUsize::new(0)),
+            shares: Shares::new(others + 1),
             job: UnsafeCell::new(None),
             limit: AtomicUsize::new(most),
             panicked: AtomicBool::new(false),
@@ -201,7 +200,7 @@ impl Shared {
                 }
             };
             if joined {
-                self.run_tasks();
+                self.run_tasks(me + 1);
                 self.state.0.fetch_sub(1, Ordering::AcqRel);
             }
         }
@@ -243,22 +242,18 @@ impl Shared {
         }
     }
 
-    fn run_tasks(&self) {
+    fn run_tasks(&self, thread: usize) {
         // SAFETY: called only inside an open section, while `job` is not written and its closure is alive.
-        let Some((task, tasks)) = (unsafe { *self.job.get() }) else { return };
+        let Some(task) = (unsafe { *self.job.get() }) else { return };
         let run = || {
-            loop {
-                let i = self.next.0.fetch_add(1, Ordering::Relaxed);
-                if i >= tasks {
-                    break;
-                }
+            while let Some(i) = self.shares.take(thread) {
                 // SAFETY: the closure outlives the section: `Section::close` waits until nobody is inside.
                 unsafe { (*task)(i) };
             }
         };
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
             self.panicked.store(true, Ordering::SeqCst);
-            self.next.0.store(tasks, Ordering::SeqCst);
+            self.shares.clear();
         }
     }
 }
@@ -303,43 +298,43 @@ impl Executor for Pool {
             (0..tasks).for_each(task);
             return;
         }
+        let Ok(tasks) = u32::try_from(tasks) else {
+            // Too many to count in half a word: several make one.
+            let each = tasks.div_ceil(u32::MAX as usize);
+            return self.run(tasks.div_ceil(each), &|i| (i * each..tasks.min((i + 1) * each)).for_each(task));
+        };
+        let alone = || (0..tasks as usize).for_each(task);
         let mut pace = match self.entry.try_lock() {
             Ok(pace) => pace,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return (0..tasks).for_each(task),
+            Err(TryLockError::WouldBlock) => return alone(),
         };
         let shared = &*self.shared;
         let limit = pace.limit(Instant::now);
         shared.limit.store(limit, Ordering::Relaxed);
         if limit == 0 {
-            // The lock is kept, or nested calls would be sections.
-            (0..tasks).for_each(task);
-            return;
+            return alone(); // with the lock kept, or nested calls would be sections
         }
         // SAFETY: only the lifetime is erased; `section` ends before this function returns, and with it all use.
         let erased = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Task>(task) };
         // SAFETY: the entry lock is held, the last section is closed and nobody is inside.
-        unsafe { *shared.job.get() = Some((erased, tasks)) };
-        shared.next.0.store(0, Ordering::Relaxed);
+        unsafe { *shared.job.get() = Some(erased) };
+        shared.shares.deal(tasks, limit + 1);
         shared.panicked.store(false, Ordering::Relaxed);
         let start = Instant::now();
         let section = Section(shared);
         let closed = shared.state.0.load(Ordering::Relaxed) & !OPEN;
         shared.state.0.store(((closed / SECTION + 1) * SECTION) | OPEN, Ordering::SeqCst);
-        self.wake(limit.min(tasks - 1));
+        self.wake(limit.min(tasks as usize - 1));
         let mut count = 0;
         let own = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let i = shared.next.0.fetch_add(1, Ordering::Relaxed);
-                if i >= tasks {
-                    break;
-                }
+            while let Some(i) = shared.shares.take(0) {
                 task(i);
                 count += 1;
             }
         }));
         if own.is_err() {
-            shared.next.0.store(tasks, Ordering::SeqCst);
+            shared.shares.clear();
         }
         if let Some(since) = section.close() {
             let now = Instant::now();

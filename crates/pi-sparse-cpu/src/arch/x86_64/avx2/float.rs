@@ -31,9 +31,7 @@ fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&
     for (i, x) in eights.iter().enumerate() {
         let x = load_bytes(x);
         if (8 * N * i).is_multiple_of(64) {
-            for r in 0..R {
-                prefetch(bytes[r], 8 * N * i + ahead);
-            }
+            rows::ask(&bytes, 8 * N * i, 64, ahead);
         }
         for r in 0..R {
             acc[r] = _mm256_fmadd_ps(read(&whole[r][i]), x, acc[r]);

@@ -41,11 +41,9 @@ pub(super) fn dots<const R: usize, const W: usize, const M: usize>(
     let ahead = rows::ahead(&bytes);
     let mut total = [_mm256_setzero_ps(); R];
     for (s, x) in x.as_chunks().0.iter().enumerate().take(w[0].len()) {
+        rows::ask(&bytes, s * W, W, ahead);
         for r in 0..R {
             let Some(w) = w[r].get(s) else { break };
-            for line in (0..W).step_by(64) {
-                prefetch(bytes[r], s * W + line + ahead);
-            }
             let scales = prepare(w);
             let mut products = _mm256_setzero_si256();
             for i in 0..GROUPS {

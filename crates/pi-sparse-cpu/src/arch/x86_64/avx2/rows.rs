@@ -1,5 +1,7 @@
 //! What rows of all block types share.
 
+use super::lanes::prefetch;
+
 /// Tokens that pass by a panel of unpacked weights before the next is made: their sums stay in the nearest cache.
 pub(super) const TOKENS: usize = 32;
 
@@ -19,8 +21,19 @@ pub(super) fn ahead<const R: usize>(w: &[&[u8]; R]) -> usize {
     if R == 4 && len > 0 && (1..R).all(follow) { 4 * len * FAR_ENOUGH.div_ceil(4 * len) } else { 0 }
 }
 
+/// Asks for `n` bytes of each row, those that lie `ahead` after the bytes from `at`: in the order in which they lie in memory,
+/// which is what memory is fastest with.
+#[inline(always)]
+pub(super) fn ask<const R: usize>(w: &[&[u8]; R], at: usize, n: usize, ahead: usize) {
+    if ahead > 0 {
+        for line in (0..R * n).step_by(64) {
+            prefetch(w[0], R * at + line + ahead);
+        }
+    }
+}
+
 /// Bytes that are read while memory answers.
-const FAR_ENOUGH: usize = 4096;
+const FAR_ENOUGH: usize = 8192;
 
 /// True if rows are equally long.
 #[inline(always)]

@@ -42,11 +42,7 @@ pub(super) fn dots<const R: usize, const W: usize>(
         let mut part = [_mm256_setzero_ps(); R];
         let first = s * 2 * PAIRS;
         let n = (blocks - first).min(2 * PAIRS);
-        for r in 0..R {
-            for line in (0..n * W).step_by(64) {
-                prefetch(bytes[r], first * W + line + ahead);
-            }
-        }
+        rows::ask(&bytes, first * W, n * W, ahead);
         if n == 2 * PAIRS {
             let mut whole = [&[[0; W]; 2 * PAIRS]; R];
             for r in 0..R {
