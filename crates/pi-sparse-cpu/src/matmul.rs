@@ -3,8 +3,8 @@
 use crate::{Activations, TypeKernels, arch::prefetch, split};
 use pi_core::{EncodedRows, Error, Executor, Hidden, MatrixView, Result, Write};
 
-/// Tokens whose encoded inputs are kept in the nearest cache while a run of weight rows passes by.
-const TOKEN_BLOCK: usize = 32;
+/// Tokens whose encoded inputs stay in the caches while a run of weight rows passes by.
+const TOKEN_BLOCK: usize = 128;
 /// Weight rows that a kernel gets at once.
 const ROWS: usize = 64;
 /// Bytes of encoded rows below which one thread encodes them all.

@@ -4,13 +4,29 @@ use super::lanes::*;
 use super::rows;
 use crate::kernels::TypeKernels;
 use std::arch::x86_64::*;
+use std::cell::RefCell;
 
-/// Numbers that are decoded at a time for a tile.
+/// Numbers of a row that are decoded at a time for a tile.
 const PART: usize = 256;
-/// Tokens that pass by a decoded part before the next is made.
+/// Tokens whose part of the activations is in the nearest cache while decoded rows pass by.
 const TOKENS: usize = 18;
-/// Fours of rows that meet the same copy of activations.
+/// Tokens that pass by decoded rows before the next are decoded. Their sums, and those rows, fit into the second cache.
+const TOKENS_IN_ALL: usize = 128;
+/// Fours of rows that are decoded at a time.
 const FOURS: usize = 16;
+
+/// Room for a tile, one per thread: too large to be cleared for each.
+struct Scratch {
+    /// For each four of rows, [`TOKENS_IN_ALL`] times four sums.
+    totals: Vec<[__m256; 4]>,
+    /// For each four of rows, numbers of each row.
+    panels: Vec<[[__m256; 4]; PART / 8]>,
+    packed: Vec<[__m256; PART / 8]>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { totals: Vec::new(), panels: Vec::new(), packed: Vec::new() }) };
+}
 
 /// Rows of `N`-byte numbers beside f32 activations, eight at a time with one sum in each lane. The last eight are filled up
 /// with zeros.
@@ -58,64 +74,99 @@ fn filled_up<const N: usize>(few: &[[u8; N]]) -> [[u8; N]; 8] {
     eight
 }
 
-/// A multiple of four rows of equal length, 64 at most, beside several rows of activations.
+/// A multiple of four rows of equal length beside several rows of activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn tile<const N: usize>(
+    w: &[&[u8]],
+    x: (&[u8], usize),
+    y: (&mut [f32], usize),
+    read: impl Fn(&[[u8; N]; 8]) -> __m256,
+) {
+    SCRATCH.with_borrow_mut(|scratch| tile_with(scratch, w, x, y, read));
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn tile_with<const N: usize>(
+    scratch: &mut Scratch,
     w: &[&[u8]],
     (x, row_bytes): (&[u8], usize),
     (y, stride): (&mut [f32], usize),
     read: impl Fn(&[[u8; N]; 8]) -> __m256,
 ) {
     let zero = _mm256_setzero_ps();
-    let mut totals = [[[zero; 4]; TOKENS]; FOURS];
-    let mut panel = [[zero; 4]; PART / 8];
-    let mut packed = [[zero; PART / 8]; TOKENS];
+    scratch.totals.resize(FOURS * TOKENS_IN_ALL, [zero; 4]);
+    scratch.panels.resize(FOURS, [[zero; 4]; PART / 8]);
+    scratch.packed.resize(TOKENS, [zero; PART / 8]);
+    let Scratch { totals, panels, packed } = scratch;
     let len = w[0].len() / N;
-    for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
-        let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
+    for (c, y) in y.chunks_mut(TOKENS_IN_ALL * stride).enumerate() {
+        let x = x.get(c * TOKENS_IN_ALL * row_bytes..).unwrap_or(&[]);
         let tokens = y.len() / stride;
         for (w, y_at) in w.chunks(4 * FOURS).zip((0..).step_by(4 * FOURS)) {
             let fours = w.as_chunks::<4>().0;
-            totals.fill([[zero; 4]; TOKENS]);
+            let totals = totals.chunks_exact_mut(TOKENS_IN_ALL).take(fours.len());
+            let mut totals: [&mut [[__m256; 4]]; FOURS] = collect(totals.map(|t| &mut t[..tokens]));
+            totals.iter_mut().for_each(|t| t.fill([zero; 4]));
             for from in (0..len).step_by(PART) {
                 let n = (len - from).min(PART);
                 let eights = n.div_ceil(8);
-                // Copied, because rows lie at distances that often fall on the same places in the nearest cache.
-                for (t, packed) in packed.iter_mut().enumerate().take(tokens) {
-                    let x = x.get(t * row_bytes + 4 * from..).unwrap_or(&[]).as_chunks::<4>().0;
-                    let x = &x[..n.min(x.len())];
-                    for (i, packed) in packed[..eights].iter_mut().enumerate() {
-                        let few = x.get(8 * i..).unwrap_or(&[]);
-                        *packed = match few.first_chunk() {
-                            Some(eight) => load_bytes(eight),
-                            None => load_bytes(&filled_up(few)),
-                        };
-                    }
-                }
-                for (w, totals) in fours.iter().zip(&mut totals) {
-                    for (i, panel) in panel[..eights].iter_mut().enumerate() {
-                        for r in 0..4 {
-                            let w: &[[u8; N]] = w[r].as_chunks().0;
-                            let w = &w[from + 8 * i..(from + 8 * i + 8).min(len)];
-                            panel[r] = match w.first_chunk() {
-                                Some(eight) => read(eight),
-                                None => read(&filled_up(w)),
-                            };
+                for (w, panel) in fours.iter().zip(panels.iter_mut()) {
+                    for r in 0..4 {
+                        let w: &[[u8; N]] = &w[r].as_chunks().0[from..from + n];
+                        let (whole, rest) = w.as_chunks();
+                        for (panel, eight) in panel.iter_mut().zip(whole) {
+                            panel[r] = read(eight);
+                        }
+                        if !rest.is_empty() {
+                            panel[eights - 1][r] = read(&filled_up(rest));
                         }
                     }
-                    pass(&panel[..eights], &packed[..tokens], &mut totals[..tokens]);
+                }
+                for t in (0..tokens).step_by(TOKENS) {
+                    let some = (tokens - t).min(TOKENS);
+                    // Copied, because rows lie at distances that often fall on the same places in the nearest cache.
+                    for (i, packed) in packed.iter_mut().enumerate().take(some) {
+                        let next = if t + some < tokens { (t + some + i, from) } else { (i, from + PART) };
+                        for line in (0..4 * n).step_by(64) {
+                            prefetch(x, next.0 * row_bytes + 4 * next.1 + line);
+                        }
+                        let x = x.get((t + i) * row_bytes + 4 * from..).unwrap_or(&[]).as_chunks::<4>().0;
+                        let (whole, rest) = x[..n.min(x.len())].as_chunks();
+                        for (packed, eight) in packed.iter_mut().zip(whole) {
+                            *packed = load_bytes(eight);
+                        }
+                        if let Some(after) = packed.get_mut(whole.len()..eights) {
+                            after.fill(zero);
+                            if let (false, Some(last)) = (rest.is_empty(), after.first_mut()) {
+                                *last = load_bytes(&filled_up(rest));
+                            }
+                        }
+                    }
+                    for (panel, totals) in panels.iter().zip(&mut totals) {
+                        if let Some(totals) = totals.get_mut(t..t + some) {
+                            pass(&panel[..eights], &packed[..some], totals);
+                        }
+                    }
                 }
             }
             for (t, y) in y.chunks_exact_mut(stride).enumerate() {
-                for four in 0..fours.len() {
+                for (four, totals) in totals.iter().enumerate().take(fours.len()) {
                     if let Some(y) = y[y_at + 4 * four..].first_chunk_mut() {
-                        *y = sums(totals[four][t]);
+                        *y = sums(totals[t]);
                     }
                 }
             }
         }
     }
+}
+
+/// The first items, and empty ones after them.
+fn collect<'a, T>(items: impl Iterator<Item = &'a mut [T]>) -> [&'a mut [T]; FOURS] {
+    let mut all: [&mut [T]; FOURS] = Default::default();
+    all.iter_mut().zip(items).for_each(|(place, item)| *place = item);
+    all
 }
 
 /// Tokens pass by decoded rows, three at a time.
@@ -126,8 +177,14 @@ fn pass(panel: &[[__m256; 4]], x: &[[__m256; PART / 8]], totals: &mut [[__m256; 
     for (totals, x) in threes.iter_mut().zip(x_threes) {
         add(panel, [&x[0], &x[1], &x[2]], totals);
     }
-    for (total, x) in rest.iter_mut().zip(x_rest) {
-        add(panel, [x], std::array::from_mut(total));
+    match (rest, x_rest) {
+        ([a, b], [x, y]) => {
+            let mut two = [*a, *b];
+            add(panel, [x, y], &mut two);
+            [*a, *b] = two;
+        }
+        ([total], [x]) => add(panel, [x], std::array::from_mut(total)),
+        _ => {}
     }
 }
 
