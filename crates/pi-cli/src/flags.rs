@@ -1,5 +1,6 @@
 //! The options of `pi run`. Names and meanings are those of llama.cpp where it has the same option.
 
+use crate::repack::Repack;
 use crate::values::{self, Seed};
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
 use pi_engine::{
@@ -146,6 +147,10 @@ pub struct EngineFlags {
     /// doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     pub crossover: Option<f32>,
+    /// Keep weights a second time in the layout that the CPU is fastest with: auto (as far as half of the free memory goes),
+    /// on, off. Texts may differ between the two where two tokens are all but equally likely
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t)]
+    pub repack: Repack,
     /// Another activation than the file says: silu, gelu, gelu_tanh, relu, relu2, fatrelu(THRESHOLD)
     #[arg(long, value_name = "NAME")]
     pub activation: Option<Activation>,

@@ -10,6 +10,7 @@
 //! | `doctor` | `pi doctor`: what this machine can do |
 //! | `machine` | CPU, caches, memory |
 //! | `crossover` | where measured crossovers are kept |
+//! | `repack` | how much of the weights is kept a second time |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
@@ -31,6 +32,7 @@ mod kernels;
 mod machine;
 mod output;
 mod prompt;
+mod repack;
 mod result;
 mod run;
 mod synth;

@@ -107,7 +107,7 @@ fn load(flags: &EngineFlags, path: &Path) -> Result<Engine> {
         Some(share) => Crossover::uniform(share),
         None => crossover::stored(isa, used).unwrap_or_default(),
     };
-    builder = builder.crossover(crossover);
+    builder = builder.crossover(crossover).repacking(flags.repack.limit());
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
     }

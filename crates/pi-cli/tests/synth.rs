@@ -45,6 +45,34 @@ fn the_engine_measures_the_share_that_was_asked_for_in_every_layer() {
     }
 }
 
+/// Whether `--repack` is heeded is seen in what is said about the device; the text stays the same.
+#[test]
+fn weights_are_repacked_unless_that_is_switched_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    assert_eq!(synth(&path, &format!("{SMALL} --type Q4_0 --active 0.2")).code, Some(0));
+    let run = |more: &str| {
+        let line = format!("run -p abc -n 8 --temp 0 {more} -m");
+        let said = call(line.split_whitespace().map(str::as_ref).chain([path.as_os_str()]));
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        (said.out, said.err.contains(" MB of weights repacked"))
+    };
+    let fast = pi_sparse_cpu::Kernels::best().packed(pi_core::QuantType::Q4_0).is_some();
+    let (text, repacked) = run("--repack off");
+    assert!(!repacked);
+    for (line, expected) in [("", fast), ("--repack auto", fast), ("--repack on", fast)] {
+        assert_eq!(run(line), (text.clone(), expected), "{line}");
+    }
+    let bench = |more: &str| {
+        call(
+            format!("bench gemv --type q8_0 --rows 64 --cols 96 --seconds 0.01 --bandwidth 0 {more}")
+                .split_whitespace(),
+        )
+        .code
+    };
+    assert_eq!((bench("--repack on"), bench("--repack off"), bench("--repack maybe")), (Some(0), Some(0), Some(2)));
+}
+
 #[test]
 fn what_cannot_be_made_is_a_wrong_call_and_names_the_option() {
     let folder = tempfile::tempdir().unwrap();

@@ -115,6 +115,7 @@ pub struct EngineBuilder {
     threads: Option<usize>,
     kernels: Option<Kernels>,
     crossover: Crossover,
+    repacking: u64,
     device: Option<Arc<dyn Device>>,
     sparsity: Sparsity,
     activation: Option<Activation>,
@@ -147,7 +148,14 @@ impl EngineBuilder {
         self
     }
 
-    /// A device of your own instead of the CPU; threads, kernels and crossover then do not apply.
+    /// How many bytes of weights the CPU device may keep a second time, in the layout that its kernels are fastest with.
+    /// Default: none. Sums are added up in another order then, so results differ by roundings of f32.
+    pub fn repacking(mut self, limit: u64) -> Self {
+        self.repacking = limit;
+        self
+    }
+
+    /// A device of your own instead of the CPU; threads, kernels, crossover and repacking then do not apply.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self
@@ -204,7 +212,7 @@ impl EngineBuilder {
         let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
         let device = match self.device {
             Some(device) => device,
-            None => cpu(self.threads, self.kernels, self.crossover)?,
+            None => cpu(self.threads, self.kernels, self.crossover, self.repacking)?,
         };
         let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv, check: self.check };
         let model = load::load(source, arch, &config, &options)?;
@@ -225,12 +233,17 @@ impl EngineBuilder {
     }
 }
 
-fn cpu(threads: Option<usize>, kernels: Option<Kernels>, crossover: Crossover) -> Result<Arc<dyn Device>> {
+fn cpu(
+    threads: Option<usize>,
+    kernels: Option<Kernels>,
+    crossover: Crossover,
+    repacking: u64,
+) -> Result<Arc<dyn Device>> {
     let threads = threads.unwrap_or_else(Pool::default_width);
     if !(1..=1024).contains(&threads) {
         return Err(Error::setting("threads", "a number from 1 to 1024", threads));
     }
     let pool = Pool::new(threads).map_err(|source| Error::Threads { threads, source })?;
     let kernels = kernels.unwrap_or_else(Kernels::best);
-    Ok(Arc::new(CpuDevice::new(kernels, Arc::new(pool)).with_crossover(crossover)))
+    Ok(Arc::new(CpuDevice::new(kernels, Arc::new(pool)).with_crossover(crossover).with_repacking(repacking)))
 }

@@ -20,6 +20,8 @@ const F32: f64 = 1e-5;
 const F16_KV: f64 = 2e-3;
 /// Activations rounded to 15 bits, root mean square.
 const FIFTEEN_BITS: f64 = 5e-4;
+/// Sums in another order, so that some activations are rounded to another of 15 bits: measured 3e-5.
+const FLIPS: f64 = 1e-4;
 
 fn types() -> impl Iterator<Item = QuantType> {
     QuantType::ALL.into_iter()
@@ -129,6 +131,38 @@ fn exact_and_off_are_equal_for_every_type() {
                 let tolerance = if ty.is_float() { F32 } else { FIFTEEN_BITS };
                 assert!(apart <= tolerance, "{ty}: fast kernels differ from the reference by {apart:e}");
             }
+        }
+    }
+}
+
+#[test]
+fn repacked_weights_give_the_same_numbers_but_for_roundings() {
+    use QuantType::{IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+    let tokens = ids(12, 6);
+    for (ty, neuron_major) in
+        [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL].into_iter().flat_map(|ty| [(ty, false), (ty, true)])
+    {
+        let file = TinyModel { neuron_major, gate_shift: -0.5, layers: 1, ..TinyModel::wide(ty) }.file();
+        for isa in Isa::available() {
+            let name = format!("{ty}, {isa}, neuron-major {neuron_major}");
+            let engine = |limit, threads, sparsity| {
+                load(with_isa(isa).repacking(limit).threads(threads).sparsity(sparsity), &file)
+            };
+            let repacked = engine(u64::MAX, 1, Sparsity::Exact);
+            let detail = repacked.device().info().detail;
+            assert_eq!(detail.contains("repacked"), isa != Isa::Reference, "{name}: {detail}");
+            let plain = engine(0, 1, Sparsity::Exact);
+            assert!(!plain.device().info().detail.contains("repacked"));
+            let (got, plain) = (logits(&repacked, &tokens), logits(&plain, &tokens));
+            let apart = rms_difference(&got, &plain);
+            println!("{name}: {apart:.1e} apart");
+            assert!(apart <= FLIPS, "{name}: {apart:e}");
+            assert!(same_bits(&logits_in(&repacked, &tokens, 1), &got), "{name}, one at a time");
+            assert!(same_bits(&logits(&engine(u64::MAX, 3, Sparsity::Exact), &tokens), &got), "{name}, 3 threads");
+            assert!(difference(&logits(&engine(u64::MAX, 2, Sparsity::Off), &tokens), &got) == 0.0, "{name}, off");
+            // Room for the first matrix and not for the others.
+            let few = logits(&engine(20_000, 2, Sparsity::Exact), &tokens);
+            assert!(rms_difference(&few, &plain) <= FLIPS, "{name}, little room");
         }
     }
 }

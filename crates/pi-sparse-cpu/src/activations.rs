@@ -51,14 +51,24 @@ impl Activations {
 
     /// The same numbers for weights in blocks of 32, of which kernels take two at a time. Block (704 bytes): 4 pairs of groups
     /// of 32 codes (16 bits each), of each pair first the even codes of the groups' first halves (8 of the one group, then 8
-    /// of the other), then the odd ones, then the same of the second halves; 4 times 8 numbers (f32) of which the first and
-    /// the fifth are the sums of a pair's codes, and the others 0; the scale (f32), 60 bytes of 0.
+    /// of the other), then the odd ones, then the same of the second halves; for each pair 8 sums (f32), each of the codes that
+    /// stand in the same 32 bits of the pair's 4 vectors of 256 bits; the scale (f32), 60 bytes of 0.
     pub const PAIRS15: Self = Self {
         form: Form("pairs15"),
         block_len: BLOCK,
         block_bytes: pairs15::BYTES,
         encode: |x, out| encode::<{ pairs15::BYTES }>(x, out, pairs15::SCALE, pairs15::place, pairs15::add_to_sums),
         decode: |bytes, out| decode::<{ pairs15::BYTES }>(bytes, out, pairs15::SCALE, pairs15::place),
+    };
+
+    /// The same for [repacked](crate::Packed) weights: vector `k` of a pair has codes `8 k` to `8 k + 7` of either group, two of
+    /// the one and two of the other in turns.
+    pub const LANES15: Self = Self {
+        form: Form("lanes15"),
+        block_len: BLOCK,
+        block_bytes: pairs15::BYTES,
+        encode: |x, out| encode::<{ pairs15::BYTES }>(x, out, pairs15::SCALE, lanes15::place, lanes15::add_to_sums),
+        decode: |bytes, out| decode::<{ pairs15::BYTES }>(bytes, out, pairs15::SCALE, lanes15::place),
     };
 
     /// Bytes of a row of `dim` numbers.
@@ -107,11 +117,11 @@ pub(crate) mod split15 {
     }
 }
 
-/// Places in a block of [`Activations::PAIRS15`].
+/// Places in a block of [`Activations::PAIRS15`] and [`Activations::LANES15`].
 pub(crate) mod pairs15 {
     /// Bytes of a block.
     pub(crate) const BYTES: usize = 704;
-    /// Where the sums of pairs of groups are.
+    /// Where the sums of lanes are.
     pub(crate) const SUMS: usize = 512;
     /// Where the scale is.
     pub(crate) const SCALE: usize = 640;
@@ -122,7 +132,26 @@ pub(crate) mod pairs15 {
     }
 
     pub(super) fn add_to_sums(out: &mut [u8; BYTES], i: usize, code: i16) {
-        super::add(out, SUMS + i / 32 * 16, code);
+        super::add(out, lane_of(place(i)), code);
+    }
+
+    /// Where the sum is that the code at `place` belongs to.
+    pub(super) fn lane_of(place: usize) -> usize {
+        SUMS + place / 128 * 32 + place % 32 / 4 * 4
+    }
+}
+
+/// Places in a block of [`Activations::LANES15`].
+mod lanes15 {
+    use super::pairs15::{BYTES, lane_of};
+
+    pub(super) fn place(i: usize) -> usize {
+        let (pair, group) = (i / 64, i / 32 % 2);
+        pair * 128 + i % 32 / 8 * 32 + i % 8 / 2 * 8 + group * 4 + i % 2 * 2
+    }
+
+    pub(super) fn add_to_sums(out: &mut [u8; BYTES], i: usize, code: i16) {
+        super::add(out, lane_of(place(i)), code);
     }
 }
 
@@ -171,7 +200,7 @@ mod tests {
 
     #[test]
     fn activations_come_back_within_half_a_step() {
-        let forms = [Activations::SPLIT15, Activations::PAIRS15];
+        let forms = [Activations::SPLIT15, Activations::PAIRS15, Activations::LANES15];
         let lengths = [0, 1, 31, 32, 255, 256, 257, 700];
         for (a, n) in forms.into_iter().flat_map(|a| lengths.map(|n| (a, n))) {
             let x: Vec<f32> = (0..n).map(|i| (i as f32 * 1.7).sin() * if i < 256 { 1e-3 } else { 1e4 }).collect();
@@ -192,7 +221,7 @@ mod tests {
     #[test]
     fn numbers_that_are_not_finite_make_their_block_nan_and_tiny_ones_vanish() {
         let odd = [(f32::NAN, f32::NAN), (f32::INFINITY, f32::NAN), (f32::NEG_INFINITY, f32::NAN), (1e-44, 0.0)];
-        let forms = [Activations::SPLIT15, Activations::PAIRS15];
+        let forms = [Activations::SPLIT15, Activations::PAIRS15, Activations::LANES15];
         for (a, (odd, want)) in forms.into_iter().flat_map(|a| odd.map(|odd| (a, odd))) {
             let mut x = [1e-44f32; 512];
             x[300] = odd;

@@ -4,30 +4,38 @@ use crate::{
     Kernels,
     matmul::{encode, matmul},
     split,
+    weights::{Packer, Weights},
 };
-use pi_core::{Dense, Error, Executor, Hidden, LinearSpec, NormSpec, Result, Write};
+use pi_core::{Dense, Error, Executor, Hidden, LinearSpec, NeuronSet, NormSpec, Result, Write};
 use std::sync::Arc;
 
-/// `y = W·x + b` on the CPU, with the weights where they lie.
+/// `y = W·x + b` on the CPU.
 pub(crate) struct Linear {
-    pub spec: LinearSpec,
-    pub kernels: Arc<Kernels>,
-    pub exec: Arc<dyn Executor>,
+    w: Weights,
+    bias: Option<Arc<[f32]>>,
+    exec: Arc<dyn Executor>,
+}
+
+impl Linear {
+    /// With the weights where they lie, or repacked.
+    pub(crate) fn new(spec: &LinearSpec, kernels: &Kernels, packer: &Packer, exec: &Arc<dyn Executor>) -> Self {
+        let w = packer.weights(&spec.weight, &NeuronSet::all(spec.weight.rows()), kernels, &**exec);
+        Self { w, bias: spec.bias.clone(), exec: exec.clone() }
+    }
 }
 
 impl Dense for Linear {
     fn apply(&self, x: &mut Hidden, y: &mut Hidden, how: Write) -> Result<()> {
-        let w = &self.spec.weight;
+        let Weights { m: w, k } = &self.w;
         check(w.name(), x, w.cols(), y, w.rows(), how)?;
-        let k = self.kernels.get(w.ty());
         let x = encode(&*self.exec, &k.activations, x)?;
         let y = output(y, how)?;
-        matmul(&*self.exec, k, w.view(), w.rows(), x, self.spec.bias.as_deref(), y, how);
+        matmul(&*self.exec, k, w.view(), w.rows(), x, self.bias.as_deref(), y, how);
         Ok(())
     }
 
     fn bytes(&self) -> u64 {
-        self.spec.weight.size_bytes() as u64
+        self.w.m.size_bytes() as u64
     }
 }
 

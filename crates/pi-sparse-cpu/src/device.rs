@@ -5,6 +5,7 @@ use crate::{
     attention::{Common, CpuAttention},
     dense::{Linear, Norm},
     ffn::CpuFfn,
+    weights::Packer,
 };
 use pi_core::{
     Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
@@ -20,6 +21,7 @@ pub struct CpuDevice {
     kernels: Arc<Kernels>,
     exec: Arc<dyn Executor>,
     crossover: Crossover,
+    packer: Packer,
     /// Layers with attention of one kind share what is computed for it.
     attention: Arc<Mutex<Vec<Weak<Common>>>>,
 }
@@ -27,13 +29,31 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// A device of these kernels, run by this executor.
     pub fn new(kernels: Kernels, exec: Arc<dyn Executor>) -> Self {
-        Self { kernels: Arc::new(kernels), exec, crossover: Crossover::default(), attention: Arc::default() }
+        Self {
+            kernels: Arc::new(kernels),
+            exec,
+            crossover: Crossover::default(),
+            packer: Packer::default(),
+            attention: Arc::default(),
+        }
     }
 
     /// The same, but FFNs take their dense path above these shares of active neurons. Only speed depends on it.
     pub fn with_crossover(mut self, crossover: Crossover) -> Self {
         self.crossover = crossover;
         self
+    }
+
+    /// The same, but weights whose kernels have a faster layout ([`Kernels::packed`]) are kept a second time in it, as far as
+    /// `limit` bytes go, in the order in which operators are made; clones made later share the room.
+    pub fn with_repacking(mut self, limit: u64) -> Self {
+        self.packer = Packer::new(limit);
+        self
+    }
+
+    /// Bytes of weights that are kept a second time.
+    pub fn repacked_bytes(&self) -> u64 {
+        self.packer.used()
     }
 
     /// The fastest kernels of this CPU on a pool of `threads` threads.
@@ -73,10 +93,11 @@ impl CpuDevice {
 
 impl Device for CpuDevice {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo {
-            name: "cpu".into(),
-            detail: format!("{} kernels, {} threads", self.kernels.isa(), self.exec.width()),
+        let mut detail = format!("{} kernels, {} threads", self.kernels.isa(), self.exec.width());
+        if self.repacked_bytes() > 0 {
+            detail += &format!(", {} MB of weights repacked", self.repacked_bytes().div_ceil(1 << 20));
         }
+        DeviceInfo { name: "cpu".into(), detail }
     }
 
     fn supports(&self, _: QuantType) -> bool {
@@ -94,16 +115,17 @@ impl Device for CpuDevice {
 
     fn linear(&self, spec: &LinearSpec) -> Result<Arc<dyn Dense>> {
         spec.check()?;
-        Ok(Arc::new(Linear { spec: spec.clone(), kernels: self.kernels.clone(), exec: self.exec.clone() }))
+        Ok(Arc::new(Linear::new(spec, &self.kernels, &self.packer, &self.exec)))
     }
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
         spec.check()?;
         let common = self.common(spec);
-        Ok(Arc::new(CpuAttention::new(spec, common, self.kernels.clone(), self.exec.clone())))
+        Ok(Arc::new(CpuAttention::new(spec, common, &self.kernels, &self.packer, self.exec.clone())))
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
-        Ok(Arc::new(CpuFfn::new(weights, neurons, &self.crossover, self.kernels.clone(), self.exec.clone())?))
+        let exec = self.exec.clone();
+        Ok(Arc::new(CpuFfn::new(weights, neurons, &self.crossover, self.kernels.clone(), &self.packer, exec)?))
     }
 }

@@ -136,8 +136,23 @@ pub(crate) const TYPES: usize = QuantType::ALL.len();
 pub struct Kernels {
     isa: Isa,
     types: [TypeKernels; TYPES],
+    packed: [Option<Packed>; TYPES],
     activate: Activate,
 }
+
+/// A second layout of a type's rows that is faster to compute, of the same size, and the kernels for it.
+///
+/// The numbers are the same; sums may be added up in another order than those of the type's own layout.
+#[derive(Debug, Clone, Copy)]
+pub struct Packed {
+    /// Writes a row in this layout.
+    pub pack: Pack,
+    /// As for the type itself, but of repacked rows. Parts of rows have to begin at multiples of 64 numbers.
+    pub kernels: TypeKernels,
+}
+
+/// See [`Packed::pack`]: `pack(row, out)`, both of equal length.
+pub type Pack = fn(row: &[u8], out: &mut [u8]);
 
 /// Applies an activation to each number of a row. What becomes of a number must not depend on its place.
 pub type Activate = fn(act: Activation, x: &mut [f32]);
@@ -172,13 +187,25 @@ impl Kernels {
     /// The exact path on any CPU: for every type, activations stay F32, and rows are decoded and multiplied in f32.
     pub fn reference() -> Self {
         let activate: Activate = |act, x| x.iter_mut().for_each(|x| *x = act.apply(*x));
-        Self { isa: Isa::Reference, types: arch::reference::kernels(), activate }
+        Self { isa: Isa::Reference, types: arch::reference::kernels(), packed: [None; TYPES], activate }
     }
 
-    /// The same, but with `kernels` for `ty`.
+    /// The same, but with `kernels` for `ty`, whose rows then are not repacked.
     pub fn with(mut self, ty: QuantType, kernels: TypeKernels) -> Self {
         self.types[ty as usize] = kernels;
+        self.packed[ty as usize] = None;
         self
+    }
+
+    /// The same, but where rows of `ty` may be repacked, with this layout.
+    pub fn with_packed(mut self, ty: QuantType, packed: Packed) -> Self {
+        self.packed[ty as usize] = Some(packed);
+        self
+    }
+
+    /// The faster layout of a type's rows, if there is one.
+    pub fn packed(&self, ty: QuantType) -> Option<&Packed> {
+        self.packed[ty as usize].as_ref()
     }
 
     /// The same, but with `activate` for activation functions.

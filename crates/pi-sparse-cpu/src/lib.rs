@@ -35,11 +35,12 @@ mod pool;
 mod rope;
 mod shares;
 mod split;
+mod weights;
 
 pub use activations::{Activations, Encode};
 pub use bandwidth::ReadTest;
 pub use crossover::Crossover;
 pub use device::CpuDevice;
-pub use kernels::{Activate, Axpy4, Isa, Kernels, Tile, TypeKernels};
+pub use kernels::{Activate, Axpy4, Isa, Kernels, Pack, Packed, Tile, TypeKernels};
 pub use pool::Pool;
 pub use rope::Rope;

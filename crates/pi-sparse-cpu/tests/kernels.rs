@@ -6,7 +6,7 @@ use pi_testkit::kernels::{Functions, check};
 
 fn functions(k: &TypeKernels) -> Functions {
     let &TypeKernels { activations: a, dot, dot4, tile, axpy, axpy4, decode, .. } = k;
-    let forms = [Activations::F32, Activations::SPLIT15, Activations::PAIRS15];
+    let forms = [Activations::F32, Activations::SPLIT15, Activations::PAIRS15, Activations::LANES15];
     let plain = forms.into_iter().find(|p| p.form == a.form).expect("a known form");
     let activations = pi_testkit::kernels::Activations {
         block_len: a.block_len,
@@ -25,6 +25,60 @@ fn the_kernels_of_every_instruction_set_compute_every_type() {
             check(ty, &functions(kernels.get(ty))).unwrap_or_else(|e| panic!("{isa}: {e}"));
         }
     }
+}
+
+/// The kernels of a repacked type as functions of rows as files have them: without captures, as the checks want it.
+macro_rules! repacked {
+    ($ty:ident, $isa:expr) => {{
+        fn with<T>(rows: &[&[u8]], f: impl FnOnce(&TypeKernels, &[&[u8]]) -> T) -> T {
+            let kernels = Kernels::for_isa($isa).expect("available");
+            let packed = kernels.packed(QuantType::$ty).expect("a packed layout");
+            // at an odd address
+            let rows: Vec<Vec<u8>> = rows
+                .iter()
+                .map(|row| {
+                    let mut out = vec![0xa5; row.len() + 1];
+                    (packed.pack)(row, &mut out[1..]);
+                    out
+                })
+                .collect();
+            let rows: Vec<&[u8]> = rows.iter().map(|row| &row[1..]).collect();
+            f(&packed.kernels, &rows)
+        }
+        let kernels = Kernels::for_isa($isa).expect("available");
+        Functions {
+            dot: |w, x| with(&[w], |k, w| (k.dot)(w[0], x)),
+            dot4: |w, x| with(&w, |k, w| (k.dot4)([w[0], w[1], w[2], w[3]], x)),
+            tile: Some(|w, x, row_bytes, y| with(w, |k, w| k.tile.expect("a tile")(w, x, row_bytes, y))),
+            axpy: |w, a, y| with(&[w], |k, w| (k.axpy)(w[0], a, y)),
+            axpy4: Some(|w, a, y| {
+                with(&w, |k, w| k.axpy4.expect("four rows")([w[0], w[1], w[2], w[3]], a, y));
+            }),
+            decode: |w, out| with(&[w], |k, w| (k.decode)(w[0], out)),
+            ..functions(&kernels.packed(QuantType::$ty).expect("a packed layout").kernels)
+        }
+    }};
+}
+
+/// Calls [`check`] with every repacked type of an instruction set, if this CPU has that.
+macro_rules! check_repacked {
+    ($isa:expr; $($ty:ident),*) => {
+        if Isa::available().contains(&$isa) {
+            let known = [$(QuantType::$ty),*];
+            let kernels = Kernels::for_isa($isa).expect("available");
+            for ty in QuantType::ALL {
+                assert_eq!(kernels.packed(ty).is_some(), known.contains(&ty), "{ty} is not checked");
+            }
+            $( check(QuantType::$ty, &repacked!($ty, $isa)).unwrap_or_else(|e| panic!("{}, repacked: {e}", $isa)); )*
+        }
+    };
+}
+
+#[test]
+fn repacked_rows_are_computed_as_well() {
+    check_repacked!(Isa::Avx2; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL);
+    check_repacked!(Isa::Avx512; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL);
+    check_repacked!(Isa::Reference; );
 }
 
 #[test]

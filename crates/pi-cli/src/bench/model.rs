@@ -13,6 +13,7 @@ use crate::{
     failure::{Failure, Result},
     kernels, machine,
     output::say,
+    repack::Repack,
     values,
 };
 use clap::{Args, ValueHint};
@@ -72,6 +73,10 @@ pub struct ModelFlags {
     /// Share of active neurons from which every neuron is computed [default: what pi doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     crossover: Option<f32>,
+    /// Keep weights a second time in the layout that the CPU is fastest with: auto (as far as half of the free memory goes),
+    /// on, off. Texts may differ between the two where two tokens are all but equally likely
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t)]
+    repack: Repack,
     /// Another activation than the file says
     #[arg(long, value_name = "NAME")]
     activation: Option<Activation>,
@@ -199,7 +204,11 @@ fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize) -> R
     if threads > cores {
         say(&format!("warning: {threads} threads on the {cores} cores that this process may use"));
     }
-    let builder = Engine::builder().kernels(kernels.clone()).threads(threads).crossover(crossover);
+    let builder = Engine::builder()
+        .kernels(kernels.clone())
+        .threads(threads)
+        .crossover(crossover)
+        .repacking(flags.repack.limit());
     let mut builder = builder.sparsity(flags.sparsity).kv(flags.kv);
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);

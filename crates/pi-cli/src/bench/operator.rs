@@ -158,7 +158,9 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
         let pool: Arc<Pool> = Arc::new(pool(threads)?);
         let bandwidth = speed.of(threads)?;
         for kernels in &kernels {
-            let device = CpuDevice::new(kernels.clone(), pool.clone()).with_crossover(Crossover::uniform(crossover));
+            let device = CpuDevice::new(kernels.clone(), pool.clone())
+                .with_crossover(Crossover::uniform(crossover))
+                .with_repacking(flags.repack.limit());
             let reference = CpuDevice::new(Kernels::reference(), pool.clone());
             let mut dense: Option<(Ffn, f64)> = None;
             for case in cases {

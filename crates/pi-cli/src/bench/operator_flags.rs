@@ -7,6 +7,7 @@ use super::{
 use crate::{
     failure::{Failure, Result},
     kernels,
+    repack::Repack,
 };
 use clap::Args;
 use pi_engine::{
@@ -27,6 +28,9 @@ pub struct Common {
     /// Threads [default: the cores this process may use]
     #[arg(short, long, value_name = "N,…", allow_hyphen_values = true)]
     pub(super) threads: Vec<Numbers>,
+    /// Repack weights: auto, on, off; see pi run
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t)]
+    pub(super) repack: Repack,
     /// One copy of the weights, which stays in the caches if it fits
     #[arg(long)]
     pub(super) warm: bool,

@@ -1,6 +1,6 @@
 //! Where the dense path of an FFN overtakes the sparse one.
 
-use crate::machine;
+use crate::{machine, repack::Repack};
 use pi_engine::{
     pi_core::{Error, QuantType},
     pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
@@ -25,8 +25,11 @@ pub struct Found {
 /// # Errors
 /// If a result is wrong, or there is no memory.
 pub fn find(ty: QuantType, kernels: &Kernels, pool: &Arc<Pool>, quick: bool) -> Result<Found, String> {
-    let device =
-        |crossover| CpuDevice::new(kernels.clone(), pool.clone()).with_crossover(Crossover::uniform(crossover));
+    let device = |crossover| {
+        CpuDevice::new(kernels.clone(), pool.clone())
+            .with_crossover(Crossover::uniform(crossover))
+            .with_repacking(Repack::default().limit())
+    };
     let (sparse, dense) = (device(1.0), device(0.0));
     let (shares, time): (&[f64], _) = match quick {
         true => (&[0.5, 0.95], Duration::from_millis(15)),

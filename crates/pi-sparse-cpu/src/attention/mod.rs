@@ -9,6 +9,7 @@ use crate::{
     kv::{KvStore, zeroed},
     rope::Rotations,
     split,
+    weights::Packer,
 };
 use kernels::AttentionKernels;
 use mix::{Mixer, Place, SEGMENT, Scratches, tokens_per_task};
@@ -28,7 +29,8 @@ pub(crate) struct CpuAttention {
     o: Linear,
     common: Arc<Common>,
     spec: AttentionSpec,
-    kernels: Arc<Kernels>,
+    /// Of the types of keys and values.
+    decode: [fn(&[u8], &mut [f32]); 2],
     loops: AttentionKernels,
     exec: Arc<dyn Executor>,
 }
@@ -59,10 +61,11 @@ impl CpuAttention {
     pub(crate) fn new(
         spec: &AttentionSpec,
         common: Arc<Common>,
-        kernels: Arc<Kernels>,
+        kernels: &Kernels,
+        packer: &Packer,
         exec: Arc<dyn Executor>,
     ) -> Self {
-        let linear = |spec: &LinearSpec| Linear { spec: spec.clone(), kernels: kernels.clone(), exec: exec.clone() };
+        let linear = |spec: &LinearSpec| Linear::new(spec, kernels, packer, &exec);
         Self {
             q: linear(&spec.q),
             k: linear(&spec.k),
@@ -71,7 +74,7 @@ impl CpuAttention {
             common,
             loops: AttentionKernels::of(kernels.isa()),
             spec: spec.clone(),
-            kernels: kernels.clone(),
+            decode: [spec.kv.keys, spec.kv.values].map(|ty| kernels.get(ty.quant()).decode),
             exec: exec.clone(),
         }
     }
@@ -241,8 +244,8 @@ impl Run {
             kernels: &op.loops,
             keys: &self.keys,
             values: &self.values,
-            decode_key: op.kernels.get(self.keys.ty()).decode,
-            decode_value: op.kernels.get(self.values.ty()).decode,
+            decode_key: op.decode[0],
+            decode_value: op.decode[1],
             head_dim: hd,
         };
         let place = |t: usize, head: usize| {

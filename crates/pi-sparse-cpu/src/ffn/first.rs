@@ -1,8 +1,7 @@
 //! The first half: from inputs to one number per neuron and token.
 
-use super::CpuFfn;
-use crate::{Activate, TypeKernels, arch::prefetch, split::Columns};
-use pi_core::{EncodedRows, Error, FfnWeights, Gating, Hidden, Matrix, MatrixView, NeuronSet, Result};
+use crate::{Activate, TypeKernels, arch::prefetch, split::Columns, weights::Weights};
+use pi_core::{EncodedRows, Error, FfnWeights, Gating, Hidden, MatrixView, NeuronSet, Result};
 use std::ops::Range;
 
 /// Bytes of a row that are asked for while the rows before it are computed.
@@ -19,8 +18,8 @@ pub(super) struct Half<'a> {
 }
 
 impl<'a> Half<'a> {
-    pub(super) fn new(op: &'a CpuFfn, m: &'a Matrix, bias: Option<&'a [f32]>, x: &'a Hidden) -> Result<Self> {
-        let k = op.kernels.get(m.ty());
+    pub(super) fn new(weights: &'a Weights, bias: Option<&'a [f32]>, x: &'a Hidden) -> Result<Self> {
+        let Weights { m, k } = weights;
         let x = x.encoded(k.activations.form).ok_or_else(|| Error::shape("ffn input", "encoded rows", "none"))?;
         Ok(Self { k, w: m.view(), bias, x })
     }

@@ -14,11 +14,12 @@ use crate::{
     dense::{Linear, check, output},
     matmul::encode,
     split,
+    weights::{Packer, Weights},
 };
 use first::{Half, Task};
 use pi_core::{
-    ActiveSet, Dense, Down, Error, Executor, FfnRun, FfnWeights, Hidden, Limits, LinearSpec, NeuronSet, OpStats,
-    QuantType, Result, SparseFfn, Write,
+    ActiveSet, Dense, Down, Error, Executor, FfnRun, FfnWeights, Hidden, Limits, LinearSpec, Matrix, NeuronSet,
+    OpStats, QuantType, Result, SparseFfn, Write,
 };
 use std::sync::{
     Arc,
@@ -28,6 +29,9 @@ use sum::{MIN_COLUMNS, Sum};
 
 pub(crate) struct CpuFfn {
     w: FfnWeights,
+    /// Its first half, in the layout of its kernels.
+    gate: Option<Weights>,
+    up: Weights,
     neurons: NeuronSet,
     /// The down matrix as an operator, when it is output-major.
     dense_down: Option<Linear>,
@@ -42,6 +46,7 @@ impl CpuFfn {
         neurons: &NeuronSet,
         crossover: &Crossover,
         kernels: Arc<Kernels>,
+        packer: &Packer,
         exec: Arc<dyn Executor>,
     ) -> Result<Self> {
         w.check()?;
@@ -50,7 +55,7 @@ impl CpuFfn {
         }
         let dense_down = match &w.down {
             Down::OutputMajor(m) if neurons.is_all() => {
-                Some(Linear { spec: LinearSpec::new(m.clone()), kernels: kernels.clone(), exec: exec.clone() })
+                Some(Linear::new(&LinearSpec::new(m.clone()), &kernels, packer, &exec))
             }
             Down::OutputMajor(m) => {
                 return Err(Error::unsupported(
@@ -61,7 +66,9 @@ impl CpuFfn {
             _ => None,
         };
         let choice = Choice::new(crossover.get(w.up.ty()), neurons);
-        Ok(Self { w: w.clone(), neurons: neurons.clone(), dense_down, choice, kernels, exec })
+        let first = |m: &Matrix| packer.weights(m, neurons, &kernels, &*exec);
+        let (gate, up) = (w.gate.as_ref().map(first), first(&w.up));
+        Ok(Self { w: w.clone(), gate, up, neurons: neurons.clone(), dense_down, choice, kernels, exec })
     }
 }
 
@@ -140,11 +147,11 @@ impl Run {
         let (w, tokens, words) = (&op.w, x.tokens(), active.words());
         let bits = active.host()?;
         // Both halves usually have one type, hence one encoding; if not, the second must not invalidate the first.
-        for m in w.gate.iter().chain([&w.up]) {
-            encode(&*op.exec, &op.kernels.get(m.ty()).activations, x)?;
+        for half in op.gate.iter().chain([&op.up]) {
+            encode(&*op.exec, &half.k.activations, x)?;
         }
-        let gate = w.gate.as_ref().map(|m| Half::new(op, m, w.gate_bias.as_deref(), x)).transpose()?;
-        let up = Half::new(op, &w.up, w.up_bias.as_deref(), x)?;
+        let gate = op.gate.as_ref().map(|m| Half::new(m, w.gate_bias.as_deref(), x)).transpose()?;
+        let up = Half::new(&op.up, w.up_bias.as_deref(), x)?;
         let first = w.gate.as_ref().unwrap_or(&w.up);
         let owned = op.neurons.len();
         let (active_count, rows1, rows2) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));

@@ -4,8 +4,8 @@
 //! 32 registers. On CPUs that compute 512 bits in two halves (Zen 4) wider vectors would gain nothing; and results are the
 //! same bits as AVX2's, because the source is the same.
 
-use super::avx2::{ACTIVATE, TYPES};
-use crate::kernels::Kernels;
+use super::avx2::{ACTIVATE, PACKED, TYPES};
+use crate::kernels::{Kernels, Packed};
 
 /// True if this CPU can run what is here.
 pub(crate) fn is_available() -> bool {
@@ -19,6 +19,8 @@ pub(crate) fn is_available() -> bool {
 
 /// `base` with the kernels of this module put in, or `None` if this CPU cannot run them.
 pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
-    is_available()
-        .then(|| TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, _, kernels)| all.with(ty, kernels)))
+    is_available().then(|| {
+        let all = TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, _, kernels)| all.with(ty, kernels));
+        PACKED.into_iter().fold(all, |all, (ty, pack, _, kernels)| all.with_packed(ty, Packed { pack, kernels }))
+    })
 }

@@ -10,10 +10,15 @@ pub(super) const SPLIT15: Activations = Activations { encode: SPLIT, ..Activatio
 /// [`Activations::PAIRS15`] with this encoder.
 pub(super) const PAIRS15: Activations = Activations { encode: PAIRS, ..Activations::PAIRS15 };
 
+/// [`Activations::LANES15`] with this encoder.
+pub(super) const LANES15: Activations = Activations { encode: LANES, ..Activations::LANES15 };
+
 // SAFETY: leaves this module only through `super::kernels`, after the CPU was found to have the features.
 const SPLIT: Encode = |x, out| unsafe { split(x, out) };
 // SAFETY: as above.
 const PAIRS: Encode = |x, out| unsafe { pairs(x, out) };
+// SAFETY: as above.
+const LANES: Encode = |x, out| unsafe { lanes(x, out) };
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn split(x: &[f32], out: &mut [u8]) {
@@ -30,12 +35,39 @@ fn split(x: &[f32], out: &mut [u8]) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn pairs(x: &[f32], out: &mut [u8]) {
     use pairs15::{BYTES, SCALE, SUMS};
-    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], [a, b]| {
+    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], _| {
         let at = 128 * (i / 2) + 16 * (i % 2);
+        let mut sums = _mm_setzero_si128();
         for (at, v) in [(at, even(first)), (at + 32, odd(first)), (at + 64, even(second)), (at + 96, odd(second))] {
-            store16(part(out, at), _mm256_castsi256_si128(pack(v, v)));
+            let codes = _mm256_castsi256_si128(pack(v, v));
+            sums = _mm_add_epi32(sums, _mm_madd_epi16(codes, _mm_set1_epi16(1)));
+            store16(part(out, at), codes);
         }
-        store16(part(out, SUMS + 16 * i), _mm_castps_si128(_mm_set_ss((a + b) as f32)));
+        store16(part(out, SUMS + 16 * i), _mm_castps_si128(_mm_cvtepi32_ps(sums)));
+    });
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn lanes(x: &[f32], out: &mut [u8]) {
+    use pairs15::{BYTES, SCALE, SUMS};
+    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], _| {
+        let at = 128 * (i / 2);
+        if i % 2 == 0 {
+            // kept here until the pair's other group comes
+            store32(part(out, at), first);
+            store32(part(out, at + 32), second);
+            return;
+        }
+        let mut sums = _mm256_setzero_si256();
+        for (at, a, b) in [(at + 64, load32(out, at + 32), second), (at, load32(out, at), first)] {
+            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let codes = [_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31)];
+            for (k, codes) in codes.into_iter().enumerate() {
+                sums = _mm256_add_epi32(sums, _mm256_madd_epi16(codes, _mm256_set1_epi16(1)));
+                store32(part(out, at + 32 * k), codes);
+            }
+        }
+        store32(part(out, SUMS + 32 * (i / 2)), _mm256_castps_si256(_mm256_cvtepi32_ps(sums)));
     });
 }
 

@@ -1,10 +1,15 @@
 //! IQ4_NL. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
-use super::small::Pair;
+use super::small::{self, Pair, nibbles_of, put2, scales_at};
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(18, false);
+super::small::small_kernels!(36, 0, false, PAIRS15);
+super::small::packed_kernels!(18, 36, 0, false, super::unpack_packed, super::pack);
+
+fn fill(lone: &[u8]) -> [u8; 36] {
+    small::fill_plain(lone)
+}
 
 /// What codes mean.
 #[target_feature(enable = "avx2")]
@@ -13,25 +18,49 @@ fn table() -> __m128i {
     _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 }
 
+/// The values that codes in bytes name.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn named(codes: __m256i) -> __m256i {
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table()), codes)
+}
+
 /// The values that 16 bytes of codes name.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn values(packed: __m128i) -> __m256i {
-    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table()), halves(packed))
-}
-
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn unpack(a: &[u8; 18], b: &[u8; 18]) -> Pair {
-    let packed = load16_each(a, b, 2);
-    let named = |codes| _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table()), codes);
-    let (first, second) = (signed(named(shift_mask(packed, 0, 15))), signed(named(shift_mask(packed, 4, 15))));
-    Pair { codes: [first[0], first[1], second[0], second[1]], scales: half_each(a, b, 0), mins: None }
+    named(halves(packed))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 18], mut emit: impl FnMut(usize, __m256)) {
-    let d = half_all(w, 0);
-    widen(values(load16(w, 2)), 0, |i, q| emit(i, _mm256_mul_ps(d, q)));
+fn unpack(w: &[u8; 36]) -> Pair {
+    let packed = load16_each(w, 2, 20);
+    let (first, second) = (signed(named(shift_mask(packed, 0, 15))), signed(named(shift_mask(packed, 4, 15))));
+    Pair { codes: [first[0], first[1], second[0], second[1]], scales: half_each(w, 0, 18), mins: None }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn numbers(w: &[u8; 36], eights: &mut [__m256; 8]) {
+    for (b, w) in w.as_chunks::<18>().0.iter().enumerate() {
+        let d = half_all(w, 0);
+        widen(values(load16(w, 2)), 4 * b, |i, q| eights[i] = _mm256_mul_ps(d, q));
+    }
+}
+
+/// Repacked: two scales, then codes: bytes as in Q8_0, of which the first half is in the low half bytes.
+fn pack(a: &[u8; 18], b: &[u8; 18], out: &mut [u8; 36]) {
+    put2(out, 0, a, b, 0);
+    let mut bytes = [0; 64];
+    small::pack_bytes(&nibbles_of(&a[2..]), &nibbles_of(&b[2..]), &mut bytes);
+    (0..32).for_each(|i| out[4 + i] = bytes[i] | bytes[32 + i] << 4);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn unpack_packed(w: &[u8; 36]) -> Pair {
+    let packed = load32(w, 4);
+    let (first, second) = (signed(named(shift_mask(packed, 0, 15))), signed(named(shift_mask(packed, 4, 15))));
+    Pair { codes: [first[0], first[1], second[0], second[1]], scales: scales_at(w, 0), mins: None }
 }

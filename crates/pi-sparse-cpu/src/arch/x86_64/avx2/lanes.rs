@@ -140,28 +140,29 @@ pub(super) fn sum_i32(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0b10_11_00_01)))
 }
 
-/// 16 bytes of `a` from `at`, then those of `b`.
+/// 16 bytes from `first`, then those from `second`.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn load16_each<const B: usize>(a: &[u8; B], b: &[u8; B], at: usize) -> __m256i {
-    _mm256_set_m128i(load16(b, at), load16(a, at))
+pub(super) fn load16_each<const B: usize>(w: &[u8; B], first: usize, second: usize) -> __m256i {
+    _mm256_set_m128i(load16(w, second), load16(w, first))
 }
 
-/// The half-precision number at byte `at` of `a` in the lower lanes, that of `b` in the upper.
+/// The half-precision number at byte `first` in the lower lanes, that at `second` in the upper.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-pub(super) fn half_each<const B: usize>(a: &[u8; B], b: &[u8; B], at: usize) -> __m256 {
-    let both = i32::from_le_bytes([a[at], a[at + 1], b[at], b[at + 1]]);
+pub(super) fn half_each<const B: usize>(w: &[u8; B], first: usize, second: usize) -> __m256 {
+    let both = i32::from_le_bytes([w[first], w[first + 1], w[second], w[second + 1]]);
     let four_each = _mm_set_epi64x(0x0302_0302_0302_0302, 0x0100_0100_0100_0100);
     _mm256_cvtph_ps(_mm_shuffle_epi8(_mm_cvtsi32_si128(both), four_each))
 }
 
-/// The half-precision numbers at bytes 0 and 2: the first ones, then the second ones, as [`half_each`].
+/// The half-precision numbers at bytes `first` and `first + 2`, and those at `second`: the first of each and the second of
+/// each, as [`half_each`].
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-pub(super) fn two_halves_each<const B: usize>(a: &[u8; B], b: &[u8; B]) -> (__m256, __m256) {
-    let word = |b: &[u8; B]| i32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let all = _mm_insert_epi32(_mm_cvtsi32_si128(word(a)), word(b), 1);
+pub(super) fn two_halves_each<const B: usize>(w: &[u8; B], first: usize, second: usize) -> (__m256, __m256) {
+    let word = |at: usize| i32::from_le_bytes([w[at], w[at + 1], w[at + 2], w[at + 3]]);
+    let all = _mm_insert_epi32(_mm_cvtsi32_si128(word(first)), word(second), 1);
     let first = _mm_set_epi64x(0x0504_0504_0504_0504, 0x0100_0100_0100_0100);
     let second = _mm_set_epi64x(0x0706_0706_0706_0706, 0x0302_0302_0302_0302);
     (_mm256_cvtph_ps(_mm_shuffle_epi8(all, first)), _mm256_cvtph_ps(_mm_shuffle_epi8(all, second)))
@@ -200,13 +201,6 @@ pub(super) fn unsigned(v: __m256i) -> [__m256i; 2] {
 #[inline]
 pub(super) fn signed(v: __m256i) -> [__m256i; 2] {
     [_mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8), _mm256_srai_epi16(v, 8)]
-}
-
-/// `scale * v + acc`, for eight integers.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-pub(super) fn add_scaled_i32(acc: __m256, scale: __m256, v: __m256i) -> __m256 {
-    _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(v), acc)
 }
 
 /// The low halves of 16 bytes, then their high halves.

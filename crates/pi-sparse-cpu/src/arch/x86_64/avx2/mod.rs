@@ -29,10 +29,10 @@ mod small;
 
 use crate::{
     Activations,
-    kernels::{Kernels, TypeKernels},
+    kernels::{Kernels, Pack, Packed, TypeKernels},
 };
 pub(super) use activation::ACTIVATE;
-use encode::{PAIRS15, SPLIT15};
+use encode::{LANES15, PAIRS15, SPLIT15};
 pub(super) use lanes::prefetch;
 use pi_core::QuantType;
 
@@ -63,17 +63,29 @@ pub(super) const TYPES: [(QuantType, TypeKernels, TypeKernels); 15] = [
     (QuantType::IQ4_XS, iq4_xs::KERNELS, iq4_xs::AVX512),
 ];
 
+/// Types whose rows are faster repacked: how, and the kernels for that.
+pub(super) const PACKED: [(QuantType, Pack, TypeKernels, TypeKernels); 6] = [
+    (QuantType::Q4_0, q4_0::PACK, q4_0::PACKED, q4_0::PACKED_AVX512),
+    (QuantType::Q4_1, q4_1::PACK, q4_1::PACKED, q4_1::PACKED_AVX512),
+    (QuantType::Q5_0, q5_0::PACK, q5_0::PACKED, q5_0::PACKED_AVX512),
+    (QuantType::Q5_1, q5_1::PACK, q5_1::PACKED, q5_1::PACKED_AVX512),
+    (QuantType::Q8_0, q8_0::PACK, q8_0::PACKED, q8_0::PACKED_AVX512),
+    (QuantType::IQ4_NL, iq4_nl::PACK, iq4_nl::PACKED, iq4_nl::PACKED_AVX512),
+];
+
 /// `base` with the kernels of this module put in, or `None` if this CPU cannot run them.
 pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
-    is_available()
-        .then(|| TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, kernels, _)| all.with(ty, kernels)))
+    is_available().then(|| {
+        let all = TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, kernels, _)| all.with(ty, kernels));
+        PACKED.into_iter().fold(all, |all, (ty, pack, kernels, _)| all.with_packed(ty, Packed { pack, kernels }))
+    })
 }
 
 /// A [`TypeKernels`](crate::kernels::TypeKernels) of functions with these target features.
 macro_rules! kernel_table {
     ($activations:ident, $isa:ident, $dot:expr, $dot4:expr, $tile:expr, $axpy:expr, $axpy4:expr, $decode:expr) => {
         crate::kernels::TypeKernels {
-            activations: super::$activations,
+            activations: crate::arch::x86_64::avx2::$activations,
             // SAFETY: entries leave this module only through `kernels`, after the CPU was found to have the features.
             dot: |w, x| unsafe { $dot(w, x) },
             // SAFETY: as above.

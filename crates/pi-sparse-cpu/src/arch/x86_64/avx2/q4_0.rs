@@ -1,21 +1,40 @@
 //! Q4_0. Layout: see `pi_core::quant`.
 
 use super::lanes::*;
-use super::small::Pair;
+use super::small::{self, Pair, four_nibbles, nibbles_of, put2, scales_at};
 use std::arch::x86_64::*;
 
-super::small::small_kernels!(18, false);
+super::small::small_kernels!(36, 8, false, PAIRS15);
+super::small::packed_kernels!(18, 36, 8, false, super::unpack_packed, super::pack);
 
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn unpack(a: &[u8; 18], b: &[u8; 18]) -> Pair {
-    Pair { codes: less(nibbles(load16_each(a, b, 2)), 8), scales: half_each(a, b, 0), mins: None }
+fn fill(lone: &[u8]) -> [u8; 36] {
+    small::fill_plain(lone)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 18], mut emit: impl FnMut(usize, __m256)) {
-    let d = half_all(w, 0);
-    let codes = _mm256_sub_epi8(halves(load16(w, 2)), _mm256_set1_epi8(8));
-    widen(codes, 0, |i, q| emit(i, _mm256_mul_ps(q, d)));
+fn unpack(w: &[u8; 36]) -> Pair {
+    Pair { codes: nibbles(load16_each(w, 2, 20)), scales: half_each(w, 0, 18), mins: None }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn numbers(w: &[u8; 36], eights: &mut [__m256; 8]) {
+    for (b, w) in w.as_chunks::<18>().0.iter().enumerate() {
+        let d = half_all(w, 0);
+        let codes = _mm256_sub_epi8(halves(load16(w, 2)), _mm256_set1_epi8(8));
+        widen(codes, 4 * b, |i, q| eights[i] = _mm256_mul_ps(q, d));
+    }
+}
+
+/// Repacked: two scales, then codes.
+fn pack(a: &[u8; 18], b: &[u8; 18], out: &mut [u8; 36]) {
+    put2(out, 0, a, b, 0);
+    small::pack_nibbles(&nibbles_of(&a[2..]), &nibbles_of(&b[2..]), &mut out[4..]);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn unpack_packed(w: &[u8; 36]) -> Pair {
+    Pair { codes: four_nibbles(load32(w, 4)), scales: scales_at(w, 0), mins: None }
 }

@@ -82,7 +82,7 @@ macro_rules! row_kernels {
             }
         }
 
-        super::kernel_table!($activations, $isa, dot, dot4, tile, axpy, axpy4, decode)
+        crate::arch::x86_64::avx2::kernel_table!($activations, $isa, dot, dot4, tile, axpy, axpy4, decode)
     }};
 }
 pub(super) use row_kernels;

@@ -1,9 +1,10 @@
 //! Types of blocks of 32 with a scale each (and a minimum, in some), beside activations in blocks of 256.
 //!
-//! Blocks are taken in pairs, the one in the lower half of a vector and the other in the upper: so nibbles become 16-bit
-//! numbers by shifts and masks alone, and one conversion to floats serves both. A type says what the codes of a pair are.
-//! Products of codes and their sums are exact, and the few roundings have one order; so one row, four, and a tile of rows and
-//! tokens give the same bits.
+//! Blocks are taken in pairs. As files have them, the one is in the lower half of a vector and the other in the upper; so
+//! nibbles become 16-bit numbers by shifts and masks alone, and one conversion to floats serves both. Rows may also be
+//! [repacked](crate::Packed): then each pair's scales lie side by side before its codes, and the blocks have turns in a vector.
+//! A type says what the codes of a pair are. Products of codes and their sums are exact, and the few roundings have one order;
+//! so one row, four, and a tile of rows and tokens give the same bits.
 
 use super::lanes::*;
 use super::rows::{self, TOKENS, block_of};
@@ -17,47 +18,50 @@ const PANELS: usize = 4;
 
 pub(super) type X = [u8; BYTES];
 
-/// A pair of blocks: codes of 16 bits (of the first halves the even ones and the odd ones, then of the second halves), scales
-/// and minima, each in the lanes of its block.
+/// A pair of blocks: codes of 16 bits in the order of the activations, scales and minima, each in the lanes of its block.
+#[derive(Clone, Copy)]
 pub(super) struct Pair {
     pub codes: [__m256i; 4],
     pub scales: __m256,
     pub mins: Option<__m256>,
 }
 
-/// Rows of equal length beside one row of activations.
+/// Rows of equal length beside one row of activations. `P`: bytes of a pair; `O`: what is to be taken from each code; `fill`
+/// makes a pair of a lone last block.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn dots<const R: usize, const W: usize>(
-    w: [&[u8]; R],
+pub(super) fn dots<const R: usize, const P: usize, const O: i16>(
+    bytes: [&[u8]; R],
     x: &[u8],
-    unpack: impl Fn(&[u8; W], &[u8; W]) -> Pair,
+    unpack: impl Fn(&[u8; P]) -> Pair,
+    fill: fn(&[u8]) -> [u8; P],
 ) -> [f32; R] {
-    let bytes = w;
-    let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
-    let mut total = [_mm256_setzero_ps(); R];
-    let blocks = w[0].len();
+    let w: [(&[[u8; P]], &[u8]); R] = bytes.map(|w| w.as_chunks());
+    let (pairs, lone) = (w[0].0.len(), has_block::<P>(w[0].1));
     let ahead = rows::ahead(&bytes);
-    for (s, x) in x.as_chunks::<BYTES>().0.iter().enumerate().take(blocks.div_ceil(2 * PAIRS)) {
+    let mut total = [_mm256_setzero_ps(); R];
+    for (s, x) in x.as_chunks::<BYTES>().0.iter().enumerate().take((pairs + usize::from(lone)).div_ceil(PAIRS)) {
         let mut part = [_mm256_setzero_ps(); R];
-        let first = s * 2 * PAIRS;
-        let n = (blocks - first).min(2 * PAIRS);
-        rows::ask(&bytes, first * W, n * W, ahead);
-        if n == 2 * PAIRS {
-            let mut whole = [&[[0; W]; 2 * PAIRS]; R];
+        let first = s * PAIRS;
+        let n = (pairs - first).min(PAIRS);
+        rows::ask(&bytes, first * P, n * P, ahead);
+        if n == PAIRS {
+            let mut whole = [&[[0; P]; PAIRS]; R];
             for r in 0..R {
-                whole[r] = w[r][first..].first_chunk().unwrap_or(whole[r]);
+                whole[r] = w[r].0[first..].first_chunk().unwrap_or(whole[r]);
             }
             for i in 0..PAIRS {
                 for r in 0..R {
-                    let pair = unpack(&whole[r][2 * i], &whole[r][2 * i + 1]);
-                    part[r] = product(&pair, x, i, part[r]);
+                    part[r] = product::<O>(&unpack(&whole[r][i]), x, i, part[r]);
                 }
             }
         } else {
-            for i in 0..n.div_ceil(2) {
-                for r in 0..R {
-                    part[r] = product(&pair_at(w[r], first + 2 * i, &unpack), x, i, part[r]);
+            for r in 0..R {
+                for (i, w) in w[r].0[first..].iter().enumerate().take(n) {
+                    part[r] = product::<O>(&unpack(w), x, i, part[r]);
+                }
+                if lone {
+                    part[r] = product::<O>(&unpack(&fill(w[r].1)), x, n, part[r]);
                 }
             }
         }
@@ -72,23 +76,28 @@ pub(super) fn dots<const R: usize, const W: usize>(
     y
 }
 
-/// The blocks from `at` on; after the last one, a block of nothing.
-#[target_feature(enable = "avx2,fma,f16c")]
-#[inline]
-fn pair_at<const W: usize>(w: &[[u8; W]], at: usize, unpack: impl Fn(&[u8; W], &[u8; W]) -> Pair) -> Pair {
-    unpack(w.get(at).unwrap_or(&[0; W]), w.get(at + 1).unwrap_or(&[0; W]))
+/// Whether a row goes on for a block after its last pair.
+#[inline(always)]
+fn has_block<const P: usize>(rest: &[u8]) -> bool {
+    rest.len() >= P / 2
 }
 
 /// Adds the product with pair `i` of the activations, but for their scale.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn product(pair: &Pair, x: &X, i: usize, part: __m256) -> __m256 {
+fn product<const O: i16>(pair: &Pair, x: &X, i: usize, part: __m256) -> __m256 {
     let codes = |k: usize| load32(x, 128 * i + 32 * k);
+    let sums = || _mm256_castsi256_ps(load32(x, SUMS + 32 * i));
     let a = _mm256_add_epi32(_mm256_madd_epi16(pair.codes[0], codes(0)), _mm256_madd_epi16(pair.codes[1], codes(1)));
     let b = _mm256_add_epi32(_mm256_madd_epi16(pair.codes[2], codes(2)), _mm256_madd_epi16(pair.codes[3], codes(3)));
-    let part = add_scaled_i32(part, pair.scales, _mm256_add_epi32(a, b));
+    let mut products = _mm256_cvtepi32_ps(_mm256_add_epi32(a, b));
+    if O != 0 {
+        // still an integer of less than 24 bits
+        products = _mm256_fmadd_ps(_mm256_set1_ps(-f32::from(O)), sums(), products);
+    }
+    let part = _mm256_fmadd_ps(pair.scales, products, part);
     match pair.mins {
-        Some(mins) => _mm256_fmadd_ps(mins, _mm256_castsi256_ps(load32(x, SUMS + 32 * i)), part),
+        Some(mins) => _mm256_fmadd_ps(mins, sums(), part),
         None => part,
     }
 }
@@ -105,20 +114,21 @@ struct Panel {
 /// A multiple of four rows of equal length beside several rows of activations. `M` if the type has minima.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn tile<const W: usize, const M: bool>(
+pub(super) fn tile<const P: usize, const O: i16, const M: bool>(
     w: &[&[u8]],
     (x, row_bytes): (&[u8], usize),
     y: &mut [f32],
     stride: usize,
-    unpack: impl Fn(&[u8; W], &[u8; W]) -> Pair,
+    unpack: impl Fn(&[u8; P]) -> Pair,
+    fill: fn(&[u8]) -> [u8; P],
 ) {
     let zero = _mm256_setzero_ps();
     let codes = [[[_mm256_setzero_si256(); 4]; 4]; PAIRS];
     let empty = Panel { pairs: 0, codes, scales: [[zero; 4]; PAIRS], mins: [[zero; 4]; PAIRS] };
     let mut panels = [[empty; PANELS]; 2];
     let mut totals = [[[zero; 4]; TOKENS]; 2];
-    let blocks = w[0].len() / W;
-    let panels_in_all = blocks.div_ceil(2 * PAIRS).max(1);
+    let pairs = w[0].len() / P + usize::from(has_block::<P>(w[0].as_chunks::<P>().1));
+    let panels_in_all = pairs.div_ceil(PAIRS).max(1);
     for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
         for (e, eight) in w.chunks(8).enumerate() {
@@ -127,12 +137,17 @@ pub(super) fn tile<const W: usize, const M: bool>(
                 let to = (from + PANELS).min(panels_in_all);
                 for (four, panels) in fours.iter().zip(&mut panels) {
                     for (s, panel) in (from..to).zip(panels) {
-                        let first = s * 2 * PAIRS;
-                        panel.pairs = (blocks - first).div_ceil(2).min(PAIRS);
+                        let first = s * PAIRS;
+                        panel.pairs = (pairs - first).min(PAIRS);
                         for i in 0..panel.pairs {
                             for r in 0..4 {
-                                let pair = pair_at(four[r].as_chunks().0, first + 2 * i, &unpack);
-                                (panel.codes[i][r], panel.scales[i][r]) = (pair.codes, pair.scales);
+                                let (whole, lone) = four[r].as_chunks();
+                                let pair = match whole.get(first + i) {
+                                    Some(w) => unpack(w),
+                                    None => unpack(&fill(lone)),
+                                };
+                                panel.codes[i][r] = if O == 0 { pair.codes } else { less(pair.codes, O) };
+                                panel.scales[i][r] = pair.scales;
                                 if let (true, Some(mins)) = (M, pair.mins) {
                                     panel.mins[i][r] = mins;
                                 }
@@ -169,7 +184,7 @@ fn add<const M: bool>(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
         for r in 0..4 {
             let mins = if M { Some(panel.mins[i][r]) } else { None };
             let pair = Pair { codes: panel.codes[i][r], scales: panel.scales[i][r], mins };
-            parts[r] = product(&pair, x, i, parts[r]);
+            parts[r] = product::<0>(&pair, x, i, parts[r]);
         }
     }
     for r in 0..4 {
@@ -177,61 +192,270 @@ fn add<const M: bool>(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
     }
 }
 
-/// The kernels of a type whose file has `unpack` and `numbers`; bytes per block, and whether `unpack` gives minima.
+/// `y += a * row` for some rows of equal length, whole blocks of 32. `numbers` passes on a pair's numbers, eight at a time.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn axpys<const R: usize, const P: usize>(
+    w: [&[u8]; R],
+    a: [f32; R],
+    y: &mut [f32],
+    numbers: impl Fn(&[u8; P], &mut [__m256; 8]),
+    fill: fn(&[u8]) -> [u8; P],
+) {
+    let mut by = [_mm256_setzero_ps(); R];
+    for r in 0..R {
+        by[r] = _mm256_set1_ps(a[r]);
+    }
+    let rows: [(&[[u8; P]], &[u8]); R] = w.map(|w| w.as_chunks());
+    let mut eights = [_mm256_setzero_ps(); 8];
+    let whole = rows[0].0.len().min(y.len() / 64);
+    let (y, rest) = y.split_at_mut(64 * whole);
+    for (i, y) in y.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+        let y = y.as_chunks_mut().0;
+        let mut v = [_mm256_setzero_ps(); 8];
+        for j in 0..8 {
+            v[j] = load(&y[j]);
+        }
+        for r in 0..R {
+            numbers(&rows[r].0[i], &mut eights);
+            for j in 0..8 {
+                v[j] = _mm256_fmadd_ps(by[r], eights[j], v[j]);
+            }
+        }
+        for j in 0..8 {
+            store(&mut y[j], v[j]);
+        }
+    }
+    // one block more
+    let y = rest.as_chunks_mut::<8>().0;
+    if y.len() >= 4 {
+        for r in 0..R {
+            match rows[r].0.get(whole) {
+                Some(pair) => numbers(pair, &mut eights),
+                None if has_block::<P>(rows[r].1) => numbers(&fill(rows[r].1), &mut eights),
+                None => return,
+            }
+            for (y, eight) in y.iter_mut().zip(&eights[..4]) {
+                store(y, _mm256_fmadd_ps(by[r], *eight, load(y)));
+            }
+        }
+    }
+}
+
+/// Decodes whole blocks of 32.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn decode<const P: usize>(
+    w: &[u8],
+    out: &mut [f32],
+    numbers: impl Fn(&[u8; P], &mut [__m256; 8]),
+    fill: fn(&[u8]) -> [u8; P],
+) {
+    let (pairs, lone) = w.as_chunks::<P>();
+    let mut eights = [_mm256_setzero_ps(); 8];
+    for (i, out) in out.chunks_mut(64).enumerate() {
+        match pairs.get(i) {
+            Some(pair) => numbers(pair, &mut eights),
+            None if i == pairs.len() && has_block::<P>(lone) => numbers(&fill(lone), &mut eights),
+            None => return,
+        }
+        let blocks = if i < pairs.len() { out.len() / 32 } else { (out.len() / 32).min(1) };
+        for (out, eight) in out.as_chunks_mut().0.iter_mut().zip(&eights[..4 * blocks]) {
+            store(out, *eight);
+        }
+    }
+}
+
+/// The numbers of a repacked pair: those of the first block, then those of the second.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn numbers_of<const O: i16>(pair: &Pair, eights: &mut [__m256; 8]) {
+    let scales = [_mm256_moveldup_ps(pair.scales), _mm256_movehdup_ps(pair.scales)];
+    let codes = if O == 0 { pair.codes } else { less(pair.codes, O) };
+    for (k, codes) in codes.into_iter().enumerate() {
+        // in turns by twos: first to either half, then from both halves to one
+        let apart = _mm256_permute4x64_epi64(_mm256_shuffle_epi32(codes, 0b11_01_10_00), 0b11_01_10_00);
+        let halves = [_mm256_castsi256_si128(apart), _mm256_extracti128_si256(apart, 1)];
+        for b in 0..2 {
+            let q = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(halves[b]));
+            let mut v = _mm256_mul_ps(q, scales[b]);
+            if let Some(mins) = pair.mins {
+                let mins = [_mm256_moveldup_ps(mins), _mm256_movehdup_ps(mins)];
+                v = _mm256_add_ps(v, mins[b]);
+            }
+            eights[4 * b + k] = v;
+        }
+    }
+}
+
+/// Codes of two blocks in the order of a repacked pair, vector by vector.
+pub(super) fn in_turns(a: &[u8; 32], b: &[u8; 32]) -> [[u8; 16]; 4] {
+    std::array::from_fn(|k| {
+        std::array::from_fn(|l| {
+            let block = if l / 2 % 2 == 0 { a } else { b };
+            block[8 * k + l / 4 * 2 + l % 2]
+        })
+    })
+}
+
+/// Codes of 4 bits of two blocks: lane by lane, those of the four vectors from low to high.
+pub(super) fn pack_nibbles(a: &[u8; 32], b: &[u8; 32], out: &mut [u8]) {
+    let codes = in_turns(a, b);
+    for (l, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+        *out = (0..4).fold(0u16, |word, k| word | u16::from(codes[k][l]) << (4 * k)).to_le_bytes();
+    }
+}
+
+/// Codes of 8 bits of two blocks: those of the first two vectors in turns, then those of the others.
+pub(super) fn pack_bytes(a: &[u8; 32], b: &[u8; 32], out: &mut [u8]) {
+    let codes = in_turns(a, b);
+    for (i, out) in out.iter_mut().enumerate().take(64) {
+        *out = codes[i / 32 * 2 + i % 2][i % 32 / 2];
+    }
+}
+
+/// Puts the two bytes at `from` of each block at `at`.
+pub(super) fn put2(out: &mut [u8], at: usize, a: &[u8], b: &[u8], from: usize) {
+    out[at..at + 2].copy_from_slice(&a[from..from + 2]);
+    out[at + 2..at + 4].copy_from_slice(&b[from..from + 2]);
+}
+
+/// What [`pack_nibbles`] wrote.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn four_nibbles(v: __m256i) -> [__m256i; 4] {
+    let low = _mm256_set1_epi16(15);
+    [
+        _mm256_and_si256(v, low),
+        _mm256_and_si256(_mm256_srli_epi16(v, 4), low),
+        _mm256_and_si256(_mm256_srli_epi16(v, 8), low),
+        _mm256_srli_epi16(v, 12),
+    ]
+}
+
+/// Codes of half bytes as files have them.
+pub(super) fn nibbles_of(packed: &[u8]) -> [u8; 32] {
+    std::array::from_fn(|i| if i < 16 { packed[i] & 15 } else { packed[i - 16] >> 4 })
+}
+
+/// The two scales at byte `at` of a repacked pair, in turns.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(super) fn scales_at<const P: usize>(w: &[u8; P], at: usize) -> __m256 {
+    _mm256_cvtph_ps(_mm_set1_epi32(i32::from_le_bytes([w[at], w[at + 1], w[at + 2], w[at + 3]])))
+}
+
+/// A pair of blocks as files have it, of a lone one and nothing.
+pub(super) fn fill_plain<const P: usize>(lone: &[u8]) -> [u8; P] {
+    let mut pair = [0; P];
+    pair[..P / 2].copy_from_slice(&lone[..P / 2]);
+    pair
+}
+
+/// A repacked pair of a lone block and nothing: such a block stays as it is in a repacked row.
+pub(super) fn fill_packed<const W: usize, const P: usize>(
+    lone: &[u8],
+    pack: fn(&[u8; W], &[u8; W], &mut [u8; P]),
+) -> [u8; P] {
+    let (mut block, mut pair) = ([0; W], [0; P]);
+    block.copy_from_slice(&lone[..W]);
+    pack(&block, &[0; W], &mut pair);
+    pair
+}
+
+/// Repacks a row, or does the reverse with `pack` for that.
+pub(super) fn pack_row<const W: usize, const P: usize>(
+    row: &[u8],
+    out: &mut [u8],
+    pack: fn(&[u8; W], &[u8; W], &mut [u8; P]),
+) {
+    let (pairs, lone) = row.as_chunks::<P>();
+    let (out_pairs, out_lone) = out.as_chunks_mut::<P>();
+    for (pair, out) in pairs.iter().zip(out_pairs) {
+        if let [a, b] = pair.as_chunks().0 {
+            pack(a, b, out);
+        }
+    }
+    out_lone.iter_mut().zip(lone).for_each(|(out, byte)| *out = *byte);
+}
+
+/// The kernels of a type whose file has `unpack` and `numbers` for pairs of blocks, and `fill`; bytes per pair, what is to be
+/// taken from codes, whether there are minima, and the form of activations.
 macro_rules! small_kernels {
-    ($w:literal, $mins:literal) => {
-        super::small::small_kernels!(KERNELS, Avx2, "avx2,fma,f16c", $w, $mins);
-        super::small::small_kernels!(
+    ($p:literal, $offset:literal, $mins:literal, $form:ident) => {
+        crate::arch::x86_64::avx2::small::small_kernels!(KERNELS, Avx2, "avx2,fma,f16c", $p, $offset, $mins, $form);
+        crate::arch::x86_64::avx2::small::small_kernels!(
             AVX512,
             Avx512,
             "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
-            $w,
-            $mins
+            $p,
+            $offset,
+            $mins,
+            $form
         );
     };
-    ($name:ident, $isa:ident, $features:literal, $w:literal, $mins:literal) => {
+    ($name:ident, $isa:ident, $features:literal, $p:literal, $offset:literal, $mins:literal, $form:ident) => {
         pub(in crate::arch::x86_64) const $name: crate::kernels::TypeKernels = {
-            use super::{lanes, rows, small};
-            use std::arch::x86_64::*;
+            use crate::arch::x86_64::avx2::{rows, small};
 
             #[target_feature(enable = $features)]
             #[inline]
             fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
-                small::dots(w, x, |a: &[u8; $w], b: &[u8; $w]| unpack(a, b))
+                small::dots::<R, $p, $offset>(w, x, |w: &[u8; $p]| unpack(w), fill)
             }
 
             #[target_feature(enable = $features)]
             #[inline]
             fn tiles(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32], stride: usize) {
-                small::tile::<$w, $mins>(w, (x, row_bytes), y, stride, |a, b| unpack(a, b));
+                small::tile::<$p, $offset, $mins>(w, (x, row_bytes), y, stride, |w| unpack(w), fill);
             }
 
             #[target_feature(enable = $features)]
             #[inline]
             fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
-                let w: [&[[u8; $w]]; R] = w.map(|w| w.as_chunks().0);
-                for (b, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate().take(w[0].len()) {
-                    let y = y.as_chunks_mut().0;
-                    let mut v = [lanes::load(&y[0]), lanes::load(&y[1]), lanes::load(&y[2]), lanes::load(&y[3])];
-                    for r in 0..R {
-                        let a = _mm256_set1_ps(a[r]);
-                        numbers(&w[r][b], |i, n| v[i] = _mm256_fmadd_ps(a, n, v[i]));
-                    }
-                    for i in 0..4 {
-                        lanes::store(&mut y[i], v[i]);
-                    }
-                }
+                small::axpys(w, a, y, |w: &[u8; $p], eights| numbers(w, eights), fill);
             }
 
             #[target_feature(enable = $features)]
             fn decode(w: &[u8], out: &mut [f32]) {
-                for (w, out) in w.as_chunks::<$w>().0.iter().zip(out.as_chunks_mut::<32>().0) {
-                    numbers(w, |i, v| lanes::store(&mut out.as_chunks_mut().0[i], v));
-                }
+                small::decode(w, out, |w: &[u8; $p], eights| numbers(w, eights), fill);
             }
 
-            super::rows::row_kernels!(PAIRS15, $isa, $features)
+            rows::row_kernels!($form, $isa, $features)
         };
     };
 }
 pub(super) use small_kernels;
+
+/// Kernels for repacked rows of a type: bytes of a block and of a pair, what is to be taken from codes, whether there are
+/// minima, how to unpack a pair and how to pack two blocks.
+macro_rules! packed_kernels {
+    ($w:literal, $p:literal, $offset:literal, $mins:literal, $unpack:path, $pack:path) => {
+        mod packed {
+            use crate::arch::x86_64::avx2::small;
+            use std::arch::x86_64::*;
+
+            small::small_kernels!($p, $offset, $mins, LANES15);
+
+            pub(in crate::arch::x86_64) const PACK: crate::kernels::Pack = |row, out| small::pack_row(row, out, $pack);
+
+            fn fill(lone: &[u8]) -> [u8; $p] {
+                small::fill_packed::<$w, $p>(lone, $pack)
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[inline]
+            fn unpack(w: &[u8; $p]) -> small::Pair {
+                $unpack(w)
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[inline]
+            fn numbers(w: &[u8; $p], eights: &mut [__m256; 8]) {
+                small::numbers_of::<$offset>(&unpack(w), eights);
+            }
+        }
+        pub(in crate::arch::x86_64) use packed::{AVX512 as PACKED_AVX512, KERNELS as PACKED, PACK};
+    };
+}
+pub(super) use packed_kernels;
