@@ -11,6 +11,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def arguments():
     p.add_argument("--rounds", type=number, default=5, help="how often the two take turns (at least 5 for a result)")
     p.add_argument("--pause", type=float, default=0.5, help="seconds between two runs, in which threads come to rest")
     p.add_argument("--sparsity", default="auto", help="of pi: auto, off, exact")
+    p.add_argument("--pi-model", metavar="FILE", help="what pi reads instead of the one FILE, such as the same weights "
+                   "in PowerInfer's form")
     p.add_argument("--pi", metavar="PROGRAM", help="default: target/release/pi of this repository")
     p.add_argument("--save", nargs="?", const=str(ROOT / "benches" / "results"), metavar="FOLDER",
                    help="write JSON and Markdown there (default: benches/results)")
@@ -64,7 +67,9 @@ def arguments():
         p.error("threads, rounds and at least one of -p and -n must be above 0")
     if args.pause < 0:
         p.error("--pause must not be negative")
-    for model in args.models:
+    if args.pi_model and len(args.models) != 1:
+        p.error("--pi-model needs exactly one FILE")
+    for model in args.models + ([args.pi_model] if args.pi_model else []):
         if not os.path.isfile(model):
             p.error(f"{model}: no such file")
     return args
@@ -88,6 +93,8 @@ def loads():
 
 def program(args):
     if args.pi:
+        if not shutil.which(args.pi):
+            sys.exit(f"error: --pi {args.pi}: no such program")
         return args.pi
     folder = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     path = folder / "release" / ("pi.exe" if os.name == "nt" else "pi")
@@ -126,7 +133,7 @@ def compare(model, args, pi):
             print(f"{os.path.basename(model)}: round {i + 1} of {args.rounds}", file=sys.stderr)
     finally:
         other.close()
-    return [result(model, name, last[name], found[name]) for name, _, _ in tests]
+    return [result(args.pi_model or model, name, last[name], found[name]) for name, _, _ in tests]
 
 
 def result(model, name, row, samples):
@@ -152,7 +159,7 @@ def result(model, name, row, samples):
 
 
 def run_pi(pi, model, args, prompt, generated, bandwidth):
-    command = [pi, "bench", "-m", model, "-p", str(prompt), "-n", str(generated), "-r", "1", "-o", "json"]
+    command = [pi, "bench", "-m", args.pi_model or model, "-p", str(prompt), "-n", str(generated), "-r", "1", "-o", "json"]
     command += ["-t", str(args.threads), "--sparsity", args.sparsity]
     if bandwidth is not None:
         command += ["--bandwidth", f"{bandwidth:.3f}"]  # measured in the first round

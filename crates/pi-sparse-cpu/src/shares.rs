@@ -29,7 +29,7 @@ impl Shares {
         let threads = threads.clamp(1, self.0.len().max(1)) as u64;
         let cut = |i: u64| u64::from(tasks) * i.min(threads) / threads;
         for (i, share) in (0..).zip(&self.0) {
-            share.0.store(cut(i) | cut(i + 1) * LAST, Ordering::Relaxed);
+            share.0.store(cut(i) | (cut(i + 1) * LAST), Ordering::Relaxed);
         }
     }
 

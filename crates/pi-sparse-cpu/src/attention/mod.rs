@@ -22,6 +22,8 @@ use std::sync::Arc;
 /// Multiplications below which work is not worth handing to other threads.
 const MIN_SHARED: usize = 1 << 16;
 
+type Decode = fn(&[u8], &mut [f32]);
+
 pub(crate) struct CpuAttention {
     q: Linear,
     k: Linear,
@@ -30,7 +32,7 @@ pub(crate) struct CpuAttention {
     common: Arc<Common>,
     spec: AttentionSpec,
     /// Of the types of keys and values.
-    decode: [fn(&[u8], &mut [f32]); 2],
+    decode: [Decode; 2],
     loops: AttentionKernels,
     exec: Arc<dyn Executor>,
 }
