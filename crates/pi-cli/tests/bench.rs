@@ -18,6 +18,23 @@ fn rows(line: &str) -> Vec<Value> {
 const TINY: &str = "-p 16 -n 4 -r 2 --bandwidth 10";
 
 #[test]
+fn keys_and_values_are_kept_as_lists_say() {
+    let types = |line: &str| {
+        let rows = rows(&format!("-p 4 -n 0 -r 1 --bandwidth 0 {line}"));
+        let pair = |row: &Value| [&row["type_k"], &row["type_v"]].map(|v| v.as_str().unwrap().to_string()).join(" ");
+        rows.iter().map(pair).collect::<Vec<_>>()
+    };
+    assert_eq!(types(""), ["f16 f16"]);
+    assert_eq!(types("-ctk f32,q8_0 -ctv f16,f32"), ["f32 f16", "f32 f32", "q8_0 f16", "q8_0 f32"]);
+    assert_eq!(types("--kv q8_0,f32"), ["q8_0 q8_0", "f32 f32"]);
+    let md = bench("-p 4 -n 0 -r 1 --bandwidth 0 -ctk q8_0").out;
+    assert!(md.lines().next().unwrap().contains("| type_k | type_v |") && md.contains("|   q8_0 |    f16 |"), "{md}");
+    assert!(!bench("-p 4 -n 0 -r 1 --bandwidth 0").out.contains("type_k"));
+    assert_eq!(bench("-ctk q4_0 -p 1 -n 0").code, Some(2));
+    assert_eq!(bench("-ctk f16 --kv f16 -p 1 -n 0").code, Some(2));
+}
+
+#[test]
 fn the_tests_are_a_prompt_and_single_tokens_and_every_field_is_there() {
     let rows = rows(TINY);
     let names: Vec<_> = rows.iter().map(|r| r["test"].as_str().unwrap()).collect();

@@ -5,7 +5,7 @@
 use super::{
     list::{Numbers, Pair},
     machine_speed::MachineSpeed,
-    model_row::{About, Line, Setting, columns},
+    model_row::{About, Line, Setting, Shown, columns},
     table::{Format, Table},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 use clap::{Args, ValueHint};
 use pi_engine::{
     Engine, Error, Session, SessionOptions, Sparsity, StepToken,
-    pi_core::{Activation, KvType},
+    pi_core::{Activation, KvType, KvTypes},
     pi_gguf::{File, Source},
     pi_sparse_cpu::{Crossover, Kernels},
     sampler::argmax,
@@ -80,9 +80,15 @@ pub struct ModelFlags {
     /// Another activation than the file says
     #[arg(long, value_name = "NAME")]
     activation: Option<Activation>,
-    /// How keys and values are kept
-    #[arg(long, value_name = "f32|f16|q8_0", default_value = "f16")]
-    pub(super) kv: KvType,
+    /// How keys and values are kept [default: f16]
+    #[arg(long, value_name = "f32|f16|q8_0,…", value_delimiter = ',', conflicts_with_all = ["cache_type_k", "cache_type_v"])]
+    kv: Vec<KvType>,
+    /// How keys are kept, with every type of values; also -ctk [default: f16]
+    #[arg(long, value_name = "f32|f16|q8_0,…", value_delimiter = ',')]
+    cache_type_k: Vec<KvType>,
+    /// How values are kept, with every type of keys; also -ctv [default: f16]
+    #[arg(long, value_name = "f32|f16|q8_0,…", value_delimiter = ',')]
+    cache_type_v: Vec<KvType>,
     /// Read the file into memory instead of mapping it
     #[arg(long)]
     pub(super) no_mmap: bool,
@@ -129,20 +135,21 @@ pub fn bench(flags: &ModelFlags) -> Result {
         File::open(path).map_err(|e| Failure::engine(&e.into(), path))?;
     }
     let mut speed = MachineSpeed::new(flags.bandwidth);
-    let usual = batches == [2048] && ubatches == [512];
-    let mut table = Table::new(flags.output, columns(usual));
+    let kvs = kv_types(flags);
+    let shown = Shown { batches: batches != [2048] || ubatches != [512], kv: kvs != [KvTypes::default()] };
+    let mut table = Table::new(flags.output, columns(shown));
     for path in &models {
         let failure = |e: Error| Failure::engine(&e, path);
         let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
         let file = File::open_with(path, source).map_err(|e| failure(e.into()))?;
-        for &threads in &threads {
+        for (&threads, &kv) in threads.iter().flat_map(|t| kvs.iter().map(move |kv| (t, kv))) {
             let bandwidth = speed.of(threads)?;
-            let engine = load(flags, &kernels, &file, threads).map_err(failure)?;
+            let engine = load(flags, &kernels, &file, threads, kv).map_err(failure)?;
             let about = About::new(&engine, &file, path);
             for (&batch, &ubatch) in batches.iter().flat_map(|b| ubatches.iter().map(move |u| (b, u))) {
                 for test in &tests {
                     let samples = run(&engine, test, batch.min(ubatch), flags.repetitions).map_err(failure)?;
-                    let setting = Setting { flags, isa: kernels.isa(), threads, batch, ubatch, bandwidth, usual };
+                    let setting = Setting { flags, isa: kernels.isa(), threads, kv, batch, ubatch, bandwidth, shown };
                     table.row(&Line { about: &about, setting, test: *test, samples, at: SystemTime::now() })?;
                 }
             }
@@ -150,6 +157,16 @@ pub fn bench(flags: &ModelFlags) -> Result {
     }
     table.end()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every type of keys with every type of values, or what is asked for as both.
+fn kv_types(flags: &ModelFlags) -> Vec<KvTypes> {
+    if !flags.kv.is_empty() {
+        return flags.kv.iter().map(|&both| both.into()).collect();
+    }
+    let or_usual = |types: &[KvType]| if types.is_empty() { vec![KvType::default()] } else { types.to_vec() };
+    let (keys, values) = (or_usual(&flags.cache_type_k), or_usual(&flags.cache_type_v));
+    keys.iter().flat_map(|&keys| values.iter().map(move |&values| KvTypes { keys, values })).collect()
 }
 
 fn tests(flags: &ModelFlags) -> Result<Vec<Test>> {
@@ -195,7 +212,7 @@ fn models(flags: &ModelFlags) -> Result<Vec<PathBuf>> {
     Ok(flags.model.iter().flat_map(split).collect())
 }
 
-fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize) -> Result<Engine, Error> {
+fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize, kv: KvTypes) -> Result<Engine, Error> {
     let crossover = match flags.crossover {
         Some(share) => Crossover::uniform(share),
         None => crossover::stored(kernels.isa(), threads).unwrap_or_default(),
@@ -209,7 +226,7 @@ fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize) -> R
         .threads(threads)
         .crossover(crossover)
         .repacking(flags.repack.limit());
-    let mut builder = builder.sparsity(flags.sparsity).kv(flags.kv);
+    let mut builder = builder.sparsity(flags.sparsity).kv(kv);
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
     }

@@ -5,7 +5,7 @@ use super::{
     table::{Align, Column, Row, spread},
 };
 use crate::machine;
-use pi_engine::{Engine, pi_gguf::File, pi_sparse_cpu::Isa};
+use pi_engine::{Engine, pi_core::KvTypes, pi_gguf::File, pi_sparse_cpu::Isa};
 use serde_json::Value;
 use std::{path::Path, time::SystemTime};
 
@@ -52,6 +52,13 @@ fn binary_size(bytes: u64) -> String {
     if bytes >= gib { format!("{:.2} GiB", bytes / gib) } else { format!("{:.2} MiB", bytes / mib) }
 }
 
+/// Which settings are not the usual ones for all tests, and so have columns.
+#[derive(Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) batches: bool,
+    pub(super) kv: bool,
+}
+
 /// How a test was run.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
@@ -60,8 +67,16 @@ pub(super) struct Setting<'a> {
     pub(super) threads: usize,
     pub(super) batch: usize,
     pub(super) ubatch: usize,
+    pub(super) kv: KvTypes,
     pub(super) bandwidth: Option<f64>,
-    pub(super) usual: bool,
+    pub(super) shown: Shown,
+}
+
+impl Setting<'_> {
+    /// The types of keys and values, as llama.cpp writes them.
+    fn kv_names(&self) -> [String; 2] {
+        [self.kv.keys, self.kv.values].map(|ty| ty.quant().name().to_lowercase())
+    }
 }
 
 /// What a test showed.
@@ -73,8 +88,8 @@ pub(super) struct Line<'a> {
     pub(super) at: SystemTime,
 }
 
-/// llama-bench's columns (with batch sizes only if they are not the usual ones), then our own.
-pub(super) fn columns(usual: bool) -> Vec<Column> {
+/// llama-bench's columns, then our own.
+pub(super) fn columns(shown: Shown) -> Vec<Column> {
     use Align::{Left, Right};
     let mut columns = vec![
         ("model", 24, Left),
@@ -83,8 +98,11 @@ pub(super) fn columns(usual: bool) -> Vec<Column> {
         ("backend", 10, Left),
         ("threads", 7, Right),
     ];
-    if !usual {
+    if shown.batches {
         columns.extend([("n_batch", 7, Right), ("n_ubatch", 8, Right)]);
+    }
+    if shown.kv {
+        columns.extend([("type_k", 6, Right), ("type_v", 6, Right)]);
     }
     columns.extend([
         ("test", 15, Right),
@@ -119,7 +137,7 @@ impl Row for Line<'_> {
         let nanoseconds: Vec<_> = self.samples.seconds.iter().map(|s| (s * 1e9).round()).collect();
         let (per_second, read) = (self.per_second(), self.read_per_second());
         let (time, tps) = (spread(&nanoseconds), spread(&per_second));
-        let kv = format!("{:?}", set.flags.kv).to_lowercase();
+        let [type_k, type_v] = set.kv_names();
         let whole = |v: f64| Value::from(v.round() as u64);
         vec![
             ("build_version", env!("CARGO_PKG_VERSION").into()),
@@ -133,8 +151,8 @@ impl Row for Line<'_> {
             ("n_batch", set.batch.into()),
             ("n_ubatch", set.ubatch.into()),
             ("n_threads", set.threads.into()),
-            ("type_k", kv.as_str().into()),
-            ("type_v", kv.as_str().into()),
+            ("type_k", type_k.into()),
+            ("type_v", type_v.into()),
             ("use_mmap", (!set.flags.no_mmap).into()),
             ("sparsity", format!("{:?}", set.flags.sparsity).to_lowercase().into()),
             ("test", test.name().into()),
@@ -168,8 +186,11 @@ impl Row for Line<'_> {
             format!("{} {}", about.device.to_uppercase(), set.isa),
             set.threads.to_string(),
         ];
-        if !set.usual {
+        if set.shown.batches {
             cells.extend([set.batch.to_string(), set.ubatch.to_string()]);
+        }
+        if set.shown.kv {
+            cells.extend(set.kv_names());
         }
         cells.extend([
             self.test.name(),
