@@ -1,7 +1,8 @@
 //! What a back end offers.
 
 use crate::{
-    Attention, AttentionSpec, Dense, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec, QuantType, Result, SparseFfn,
+    Attention, AttentionSpec, Dense, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec, Predictor,
+    QuantType, Result, SparseFfn,
 };
 use std::sync::Arc;
 
@@ -47,4 +48,9 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// As [`linear`](Self::linear); also if only some neurons are given and the down matrix is output-major.
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>>;
+    /// A predictor of two matrices.
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear).
+    fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>>;
 }

@@ -25,6 +25,7 @@ mod hidden;
 mod matrix;
 mod neurons;
 pub mod op;
+mod predict;
 pub mod quant;
 mod resident;
 pub mod spec;
@@ -39,6 +40,7 @@ pub use hidden::{EncodedRows, Form, Hidden};
 pub use matrix::{Matrix, MatrixView};
 pub use neurons::{ActiveSet, NeuronSet};
 pub use op::{Attention, AttentionRun, Batch, BatchToken, Dense, FfnRun, Limits, OpStats, SparseFfn, Write};
+pub use predict::{MlpSpec, Predictor, PredictorRun};
 pub use quant::{QuantInfo, QuantType};
 pub use resident::{Mirror, Moves, Resident};
 pub use spec::{

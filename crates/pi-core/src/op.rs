@@ -116,6 +116,12 @@ pub trait FfnRun: Send {
     /// # Errors
     /// As [`Dense::apply`].
     fn collect(&mut self, y: &mut Hidden, how: Write) -> Result<()>;
+    /// What each owned neuron contributed with in the last step, `[tokens, owned neurons]`: 0 where it did not fire. For
+    /// profiling and training; valid after [`submit`](Self::submit).
+    ///
+    /// # Errors
+    /// If the numbers are on a device that fails.
+    fn values(&mut self) -> Result<&mut Hidden>;
     /// What was done since the last call.
     fn take_stats(&mut self) -> OpStats;
 }

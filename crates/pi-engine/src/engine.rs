@@ -5,12 +5,13 @@ use crate::{
     arch::{self, Architecture},
     config::ModelConfig,
     load::{self, LoadOptions, Model},
+    predictors::Predictors,
     source::WeightSource,
     sparsity::{Sparsity, SparsityReport},
     tokenizer,
 };
 use pi_core::{
-    Activation, Device, KvTypes,
+    Activation, Device, Executor, KvTypes, Serial,
     text::{EncodeOptions, TokenId, Tokenizer},
 };
 use pi_gguf::Source;
@@ -118,6 +119,7 @@ pub struct EngineBuilder {
     repacking: u64,
     device: Option<Arc<dyn Device>>,
     sparsity: Sparsity,
+    predictors: Predictors,
     activation: Option<Activation>,
     kv: KvTypes,
     check: bool,
@@ -167,6 +169,12 @@ impl EngineBuilder {
         self
     }
 
+    /// Which predictors [`Sparsity::Predictor`] uses. Default: those of the file.
+    pub fn predictors(mut self, predictors: Predictors) -> Self {
+        self.predictors = predictors;
+        self
+    }
+
     /// Another activation than the file says.
     pub fn activation(mut self, activation: Activation) -> Self {
         self.activation = Some(activation);
@@ -210,11 +218,18 @@ impl EngineBuilder {
             .map_err(|source| Error::Vocab { path: path.clone(), source: Box::new(source) })?;
         let tokenizer = loaded.tokenizer;
         let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-        let device = match self.device {
-            Some(device) => device,
+        let (device, exec) = match self.device {
+            Some(device) => (device, Arc::new(Serial) as Arc<dyn Executor>),
             None => cpu(self.threads, self.kernels, self.crossover, self.repacking)?,
         };
-        let options = LoadOptions { device: &*device, sparsity: self.sparsity, kv: self.kv, check: self.check };
+        let options = LoadOptions {
+            device: &*device,
+            sparsity: self.sparsity,
+            predictors: &self.predictors,
+            exec: &exec,
+            kv: self.kv,
+            check: self.check,
+        };
         let model = load::load(source, arch, &config, &options)?;
         warnings.extend(load::surplus(source, arch, &config));
         if tokenizer.len() > model.embedding.rows() {
@@ -238,12 +253,14 @@ fn cpu(
     kernels: Option<Kernels>,
     crossover: Crossover,
     repacking: u64,
-) -> Result<Arc<dyn Device>> {
+) -> Result<(Arc<dyn Device>, Arc<dyn Executor>)> {
     let threads = threads.unwrap_or_else(Pool::default_width);
     if !(1..=1024).contains(&threads) {
         return Err(Error::setting("threads", "a number from 1 to 1024", threads));
     }
     let pool = Pool::new(threads).map_err(|source| Error::Threads { threads, source })?;
     let kernels = kernels.unwrap_or_else(Kernels::best);
-    Ok(Arc::new(CpuDevice::new(kernels, Arc::new(pool)).with_crossover(crossover).with_repacking(repacking)))
+    let pool: Arc<dyn Executor> = Arc::new(pool);
+    let device = CpuDevice::new(kernels, pool.clone()).with_crossover(crossover).with_repacking(repacking);
+    Ok((Arc::new(device), pool))
 }

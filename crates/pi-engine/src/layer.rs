@@ -1,7 +1,10 @@
 //! One layer: its operators, what a session keeps for it, and the five calls a family puts in order.
 
 use crate::{Error, Result};
-use pi_core::{ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, OpStats, SparseFfn, Write};
+use pi_core::{
+    ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, OpStats, Predictor, PredictorRun,
+    SparseFfn, Write,
+};
 use std::sync::Arc;
 
 /// The operators of a layer, shared by all sessions.
@@ -10,12 +13,15 @@ pub struct Layer {
     pub(crate) attention: Arc<dyn Attention>,
     pub(crate) norm2: Arc<dyn Dense>,
     pub(crate) ffn: Arc<dyn SparseFfn>,
+    pub(crate) predictor: Option<Arc<dyn Predictor>>,
 }
 
 /// What a session keeps for a layer.
 pub(crate) struct LayerRun {
     pub attention: Box<dyn AttentionRun>,
     pub ffn: Box<dyn FfnRun>,
+    pub predictor: Option<Box<dyn PredictorRun>>,
+    pub marked: u64,
     pub active: u64,
     pub dense: u64,
     pub neurons: u64,
@@ -26,6 +32,8 @@ impl LayerRun {
         Ok(Self {
             attention: layer.attention.clone().open(limits)?,
             ffn: layer.ffn.clone().open(limits)?,
+            predictor: layer.predictor.clone().map(|p| p.open(limits)).transpose()?,
+            marked: 0,
             active: 0,
             dense: 0,
             neurons: 0,
@@ -53,6 +61,16 @@ pub struct LayerStep<'a> {
     pub(crate) active: &'a mut ActiveSet,
     pub(crate) batch: &'a Batch,
     pub(crate) check: bool,
+    pub(crate) observer: Option<&'a mut dyn Observer>,
+    pub(crate) bytes: &'a mut u64,
+}
+
+/// Looks on while steps are computed: for profiling, for training predictors, for tests.
+pub trait Observer {
+    /// What a layer's predictor gets: the residual stream `h` and the FFN's input `x`, rows of `dim` numbers.
+    fn inputs(&mut self, layer: usize, h: &[f32], x: &[f32]);
+    /// What each neuron of the layer contributed with, a row per token: 0 where it did not fire.
+    fn values(&mut self, layer: usize, values: &[f32]);
 }
 
 impl LayerStep<'_> {
@@ -78,12 +96,27 @@ impl LayerStep<'_> {
         self.finite("attention")
     }
 
-    /// Marks the neurons that may fire, from `h`. Without a predictor that is all of them.
+    /// Marks the neurons that may fire, from `h`, which no branch of the layer may have changed yet, or from `x = norm2(h)`.
+    /// Without a predictor that is all of them.
     ///
     /// # Errors
-    /// If there is no room for so many tokens.
+    /// Whatever the predictor reports.
     pub fn mark(&mut self) -> Result<()> {
-        Ok(self.active.set_all(self.batch.len())?)
+        if let Some(observer) = &mut self.observer {
+            observer.inputs(self.index, self.h.host()?, self.x.host()?);
+        }
+        let (tokens, neurons) = (self.batch.len(), self.active.neurons());
+        match (&mut self.run.predictor, &self.layer.predictor) {
+            (Some(run), Some(predictor)) => {
+                run.mark(self.h, self.x, self.active)?;
+                *self.bytes += predictor.bytes();
+            }
+            _ => self.active.set_all(tokens)?,
+        }
+        let all = tokens * neurons;
+        let marked = self.active.host()?.map(|words| words.iter().map(|w| u64::from(w.count_ones())).sum());
+        self.run.marked += marked.unwrap_or(all as u64);
+        Ok(())
     }
 
     /// `x = norm2(h)`.
@@ -100,6 +133,9 @@ impl LayerStep<'_> {
     /// Whatever the operator reports.
     pub fn ffn(&mut self) -> Result<()> {
         self.run.ffn.submit(self.x, self.active)?;
+        if let Some(observer) = &mut self.observer {
+            observer.values(self.index, self.run.ffn.values()?.host()?);
+        }
         self.run.ffn.collect(self.h, Write::Add)?;
         self.finite("ffn")
     }

@@ -5,11 +5,13 @@ use crate::{
     arch::{Architecture, Slot},
     config::ModelConfig,
     layer::Layer,
+    predictors::{Parts, Predictors},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
 };
 use pi_core::{
-    AttentionSpec, Dense, Device, Down, FfnWeights, KvTypes, LinearSpec, Matrix, NeuronSet, NormSpec, RopeSpec,
+    AttentionSpec, Dense, Device, Down, Executor, FfnWeights, KvTypes, LinearSpec, Matrix, NeuronSet, NormSpec,
+    Predictor, RopeSpec,
 };
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -28,6 +30,8 @@ pub(crate) struct Model {
 pub(crate) struct LoadOptions<'a> {
     pub device: &'a dyn Device,
     pub sparsity: Sparsity,
+    pub predictors: &'a Predictors,
+    pub exec: &'a Arc<dyn Executor>,
     pub kv: KvTypes,
     pub check: bool,
 }
@@ -37,7 +41,7 @@ struct Loader<'a> {
     arch: &'a dyn Architecture,
     config: &'a ModelConfig,
     options: &'a LoadOptions<'a>,
-    sparsity: &'a SparsityReport,
+    sparsity: SparsityReport,
     rope: Option<RopeSpec>,
 }
 
@@ -57,7 +61,7 @@ pub(crate) fn load(
     for i in 0..config.layers {
         reader.matrix(&format!("{}.weight", arch.tensor(Slot::Norm1, i)))?;
     }
-    let sparsity = sparsity(source, arch, config, options.sparsity)?;
+    let mut sparsity = sparsity(source, arch, config, options.sparsity)?;
     let name = |slot| format!("{}.weight", arch.tensor(slot, 0));
     let rope = match &config.rope {
         None => None,
@@ -71,13 +75,23 @@ pub(crate) fn load(
     };
     let embedding = reader.matrix(&name(Slot::Embedding))?;
     embedding.expect_shape(embedding.rows().max(1), config.dim)?;
-    let loader = Loader { reader, arch, config, options, sparsity: &sparsity, rope };
+    let loader = Loader { reader, arch, config, options, sparsity: sparsity.clone(), rope };
     // The first error is reported, not whichever comes first.
     let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect();
     let (layers, bytes): (Vec<Layer>, Vec<u64>) = layers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
     // A file without a head ties it to the embedding.
     let head = reader.find(&name(Slot::Output))?.unwrap_or_else(|| embedding.clone());
     head.expect_shape(embedding.rows(), config.dim)?;
+    if options.sparsity == Sparsity::Predictor {
+        sparsity.predictors = layers.iter().map(|l| l.predictor.as_ref().map(|p| p.kind().to_string())).collect();
+        if sparsity.predictors.iter().all(Option::is_none) {
+            return Err(Error::Tensor {
+                path: source.metadata().path().display().to_string(),
+                tensor: format!("{}.weight", arch.tensor(Slot::Predictor1, 0)),
+                message: "no layer has a predictor; choose another kind of predictor, or sparsity exact".into(),
+            });
+        }
+    }
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let norm = loader.norm(Slot::OutputNorm, 0)?;
     let head = options.device.linear(&LinearSpec::new(loader.supported(head)?))?;
@@ -185,14 +199,31 @@ impl Loader<'_> {
         let ffn = self.ffn(i)?;
         let matrices = [&attention.q.weight, &attention.k.weight, &attention.v.weight, &attention.o.weight];
         let bytes = matrices.into_iter().chain(&ffn.gate).chain([&ffn.up, ffn.down.matrix()]);
-        let bytes = bytes.map(|m| m.size_bytes() as u64).sum();
+        let bytes: u64 = bytes.map(|m| m.size_bytes() as u64).sum();
+        let predictor = self.predictor(i, &ffn)?;
+        let bytes = bytes + predictor.as_ref().map_or(0, |p| p.bytes());
         let layer = Layer {
             norm1: self.norm(Slot::Norm1, i)?,
             attention: device.attention(&attention)?,
             norm2: self.norm(Slot::Norm2, i)?,
             ffn: device.sparse_ffn(&ffn, &NeuronSet::all(c.neurons))?,
+            predictor,
         };
         Ok((layer, bytes))
+    }
+
+    fn predictor(&self, i: usize, ffn: &FfnWeights) -> Result<Option<Arc<dyn Predictor>>> {
+        if self.options.sparsity != Sparsity::Predictor {
+            return Ok(None);
+        }
+        let parts = Parts {
+            reader: &self.reader,
+            names: [self.name(Slot::Predictor1, i), self.name(Slot::Predictor2, i)],
+            ffn,
+            device: self.options.device,
+            exec: self.options.exec,
+        };
+        self.options.predictors.layer(i, &parts)
     }
 
     fn ffn(&self, i: usize) -> Result<FfnWeights> {

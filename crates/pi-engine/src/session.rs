@@ -2,7 +2,7 @@
 
 use crate::{
     Engine, Error, Result,
-    layer::{LayerRun, LayerStep},
+    layer::{LayerRun, LayerStep, Observer},
 };
 use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, Write, text::TokenId};
 
@@ -45,6 +45,8 @@ pub struct Stats {
     pub bytes: u64,
     /// Per layer: share of neurons that contributed, 0 to 1; 1 where idle neurons are not left out.
     pub active: Vec<f32>,
+    /// Per layer: share of neurons that a predictor let through, 0 to 1; 1 where there is none.
+    pub marked: Vec<f32>,
     /// Per layer: share of neurons that were computed by the dense path, 0 to 1 (see [`pi_sparse_cpu::Crossover`]).
     pub dense: Vec<f32>,
 }
@@ -53,6 +55,11 @@ impl Stats {
     /// The mean share of neurons that contributed; `None` if nothing was computed.
     pub fn active_share(&self) -> Option<f32> {
         self.mean(&self.active)
+    }
+
+    /// The mean share of neurons that predictors let through; `None` if nothing was computed.
+    pub fn marked_share(&self) -> Option<f32> {
+        self.mean(&self.marked)
     }
 
     /// The mean share of neurons computed by the dense path; `None` if nothing was computed.
@@ -169,11 +176,23 @@ impl Session {
     /// [`Error::Context`] if a sequence would outgrow the context, [`Error::Setting`] if there are too many tokens or ids out
     /// of range, or whatever an operator reports. No sequence is changed then, and there are no logits.
     pub fn step(&mut self, tokens: &[StepToken]) -> Result<()> {
+        self.step_observed(tokens, None)
+    }
+
+    /// The same while somebody looks on.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_with(&mut self, tokens: &[StepToken], observer: &mut dyn Observer) -> Result<()> {
+        self.step_observed(tokens, Some(observer))
+    }
+
+    fn step_observed(&mut self, tokens: &[StepToken], observer: Option<&mut dyn Observer>) -> Result<()> {
         if let Err(e) = self.plan(tokens) {
             self.wanted.clear(); // or old logits would pass for those of this step
             return Err(e);
         }
-        let result = self.compute(tokens);
+        let result = self.compute(tokens, observer);
         let touched = |seq: usize| tokens.iter().any(|t| t.seq as usize == seq);
         match result {
             Ok(()) => {
@@ -239,14 +258,14 @@ impl Session {
             self.layers.iter().map(|r| if r.neurons == 0 { 0.0 } else { part(r) as f32 / r.neurons as f32 }).collect()
         };
         let (tokens, bytes) = (self.tokens, self.stats.bytes);
-        Stats { tokens, bytes, active: shares(|r| r.active), dense: shares(|r| r.dense) }
+        Stats { tokens, bytes, active: shares(|r| r.active), marked: shares(|r| r.marked), dense: shares(|r| r.dense) }
     }
 
     /// Counts from 0 again.
     pub fn reset_stats(&mut self) {
         self.tokens = 0;
         self.stats = OpStats::default();
-        self.layers.iter_mut().for_each(|l| (l.active, l.dense, l.neurons) = (0, 0, 0));
+        self.layers.iter_mut().for_each(|l| (l.active, l.marked, l.dense, l.neurons) = (0, 0, 0, 0));
     }
 
     /// The generated token that belongs at the end of `seq`, if the sequence is as [`set_pending`](Self::set_pending) left it.
@@ -293,7 +312,7 @@ impl Session {
         Ok(())
     }
 
-    fn compute(&mut self, tokens: &[StepToken]) -> Result<()> {
+    fn compute(&mut self, tokens: &[StepToken], mut observer: Option<&mut dyn Observer>) -> Result<()> {
         let inner = self.engine.inner.clone();
         let (model, dim) = (&inner.model, inner.config.dim);
         let (n, view) = (tokens.len(), model.embedding.view());
@@ -314,6 +333,8 @@ impl Session {
                 active: &mut self.active,
                 batch: &self.batch,
                 check: inner.check,
+                observer: observer.as_mut().map(|o| &mut **o as &mut dyn Observer),
+                bytes: &mut self.stats.bytes,
             };
             inner.arch.layer(&mut step)?;
             self.stats += run.take_stats();

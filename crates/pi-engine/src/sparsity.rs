@@ -14,6 +14,9 @@ pub enum Sparsity {
     Off,
     /// The gate is computed for every neuron, the rest only where it fires. Same result as [`Off`](Self::Off) up to rounding.
     Exact,
+    /// Only neurons that a predictor lets through are looked at, and of these only those computed whose gates fire. The result
+    /// is a little wrong where the predictor is.
+    Predictor,
 }
 
 impl FromStr for Sparsity {
@@ -24,7 +27,8 @@ impl FromStr for Sparsity {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             "exact" => Ok(Self::Exact),
-            _ => Err(Error::unsupported(format!("sparsity {s:?}"), "known: auto, off, exact")),
+            "predictor" => Ok(Self::Predictor),
+            _ => Err(Error::unsupported(format!("sparsity {s:?}"), "known: auto, off, exact, predictor")),
         }
     }
 }
@@ -38,6 +42,8 @@ pub struct SparsityReport {
     pub skips_up: bool,
     /// Their down rows are not read either.
     pub skips_down: bool,
+    /// The kinds of predictors, layer by layer; `None` for layers that have none. Empty if predictors are not used.
+    pub predictors: Vec<Option<String>>,
     /// Why something is not skipped; `None` if everything that can be is.
     pub reason: Option<String>,
 }
@@ -50,13 +56,14 @@ impl SparsityReport {
     /// # Errors
     /// If [`Sparsity::Exact`] is wanted of an activation that is never exactly 0.
     pub fn new(wanted: Sparsity, act: Activation, has_gate: bool, downs: &[(QuantType, bool)]) -> Result<Self, Error> {
-        let report =
-            |up, down, reason: Option<String>| Ok(Self { activation: act, skips_up: up, skips_down: down, reason });
+        let report = |up, down, reason| {
+            Ok(Self { activation: act, skips_up: up, skips_down: down, predictors: Vec::new(), reason })
+        };
         match wanted {
             Sparsity::Off => return report(false, false, Some("sparsity is off".into())),
-            Sparsity::Exact if !act.is_sparse() => {
+            Sparsity::Exact | Sparsity::Predictor if !act.is_sparse() => {
                 return Err(Error::unsupported(
-                    "sparsity exact",
+                    if wanted == Sparsity::Exact { "sparsity exact" } else { "sparsity predictor" },
                     format!("{act} is never exactly 0; only relu, relu2 and fatrelu leave neurons out"),
                 ));
             }
@@ -91,6 +98,13 @@ pub(crate) fn skippable((ty, neuron_major): (QuantType, bool)) -> bool {
 
 impl fmt::Display for SparsityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with = self.predictors.iter().flatten().count();
+        let mut kinds: Vec<&str> = self.predictors.iter().flatten().map(String::as_str).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        if !kinds.is_empty() {
+            write!(f, "predictor ({} in {with} of {} layers), then ", kinds.join(" and "), self.predictors.len())?;
+        }
         match (self.skips_up, self.skips_down) {
             (true, true) => write!(f, "exact ({}: up and down rows of idle neurons are skipped)", self.activation)?,
             (true, false) => write!(f, "exact ({}: up rows of idle neurons are skipped)", self.activation)?,

@@ -4,8 +4,8 @@ mod common;
 
 use common::{exact, ids, logits, refusal, same_bits};
 use pi_core::{
-    Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
-    QuantType, Result, SparseFfn,
+    Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet,
+    NormSpec, Predictor, QuantType, Result, SparseFfn,
 };
 use pi_engine::SessionOptions;
 use pi_sparse_cpu::{CpuDevice, Kernels, Pool};
@@ -62,6 +62,10 @@ impl Device for Own {
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
         self.asked.fetch_add(1, Relaxed);
         self.cpu.sparse_ffn(weights, neurons)
+    }
+
+    fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
+        self.cpu.mlp(spec)
     }
 }
 

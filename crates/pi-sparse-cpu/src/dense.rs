@@ -2,7 +2,7 @@
 
 use crate::{
     Kernels,
-    matmul::{encode, matmul},
+    matmul::{Product, encode, products},
     split,
     weights::{Packer, Weights},
 };
@@ -22,15 +22,37 @@ impl Linear {
         let w = packer.weights(&spec.weight, &NeuronSet::all(spec.weight.rows()), kernels, &**exec);
         Self { w, bias: spec.bias.clone(), exec: exec.clone() }
     }
+
+    /// Checks input and output, and encodes the input.
+    fn prepare(&self, x: &mut Hidden, y: &mut Hidden, how: Write) -> Result<()> {
+        let Weights { m, k } = &self.w;
+        check(m.name(), x, m.cols(), y, m.rows(), how)?;
+        encode(&*self.exec, &k.activations, x).map(drop)
+    }
+
+    /// With what [`prepare`](Self::prepare) has prepared.
+    fn product<'a>(&'a self, x: &'a Hidden, y: &'a mut Hidden, how: Write) -> Result<Product<'a>> {
+        let Weights { m, k } = &self.w;
+        let x = x.encoded(k.activations.form).ok_or_else(|| Error::shape("activations", "encoded rows", "none"))?;
+        Ok(Product { k, w: m.view(), rows: m.rows(), x, bias: self.bias.as_deref(), y: output(y, how)?, how })
+    }
+
+    /// Sets the outputs of three matrices for the same input, in one parallel section.
+    pub(crate) fn apply_three(all: [&Self; 3], x: &mut Hidden, y: [&mut Hidden; 3]) -> Result<()> {
+        let ([a, b, c], [ya, yb, yc]) = (all, y);
+        for (linear, y) in [(a, &mut *ya), (b, &mut *yb), (c, &mut *yc)] {
+            linear.prepare(x, y, Write::Set)?;
+        }
+        let set = Write::Set;
+        products(&*a.exec, [a.product(x, ya, set)?, b.product(x, yb, set)?, c.product(x, yc, set)?]);
+        Ok(())
+    }
 }
 
 impl Dense for Linear {
     fn apply(&self, x: &mut Hidden, y: &mut Hidden, how: Write) -> Result<()> {
-        let Weights { m: w, k } = &self.w;
-        check(w.name(), x, w.cols(), y, w.rows(), how)?;
-        let x = encode(&*self.exec, &k.activations, x)?;
-        let y = output(y, how)?;
-        matmul(&*self.exec, k, w.view(), w.rows(), x, self.bias.as_deref(), y, how);
+        self.prepare(x, y, how)?;
+        products(&*self.exec, [self.product(x, y, how)?]);
         Ok(())
     }
 

@@ -5,11 +5,12 @@ use crate::{
     attention::{Common, CpuAttention},
     dense::{Linear, Norm},
     ffn::CpuFfn,
+    predictor::CpuMlp,
     weights::Packer,
 };
 use pi_core::{
-    Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
-    QuantType, Result, SparseFfn,
+    Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet,
+    NormSpec, Predictor, QuantType, Result, SparseFfn,
 };
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -127,5 +128,9 @@ impl Device for CpuDevice {
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
         let exec = self.exec.clone();
         Ok(Arc::new(CpuFfn::new(weights, neurons, &self.crossover, self.kernels.clone(), &self.packer, exec)?))
+    }
+
+    fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
+        Ok(Arc::new(CpuMlp::new(spec, &self.kernels, &self.packer, &self.exec)?))
     }
 }

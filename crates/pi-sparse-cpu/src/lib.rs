@@ -32,6 +32,7 @@ mod kernels;
 mod kv;
 mod matmul;
 mod pool;
+mod predictor;
 mod rope;
 mod shares;
 mod split;

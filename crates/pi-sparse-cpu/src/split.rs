@@ -33,15 +33,15 @@ struct Base<T>(*mut T);
 unsafe impl<T: Send> Sync for Base<T> {}
 
 /// The columns `range` of a row-major array, for one task.
-pub struct Columns<'a> {
-    base: *mut f32,
+pub struct Columns<'a, T = f32> {
+    base: *mut T,
     rows: usize,
     stride: usize,
     range: Range<usize>,
-    life: PhantomData<&'a mut f32>,
+    life: PhantomData<&'a mut T>,
 }
 
-impl Columns<'_> {
+impl<T> Columns<'_, T> {
     /// The columns of this part.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
@@ -52,9 +52,9 @@ impl Columns<'_> {
     /// # Panics
     /// If there is no such row.
     #[inline]
-    pub fn row(&mut self, r: usize) -> &mut [f32] {
+    pub fn row(&mut self, r: usize) -> &mut [T] {
         assert!(r < self.rows);
-        // SAFETY: row and range lie within the array (checked in `columns`); the claim there makes sure that only one task
+        // SAFETY: row and range lie within the array (checked in `columns_of`); the claim there makes sure that only one task
         // has this range; the borrow of `self` keeps one row from being borrowed twice.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(r * self.stride + self.range.start), self.range.len()) }
     }
@@ -65,32 +65,58 @@ impl Columns<'_> {
 ///
 /// # Panics
 /// If `data` is not a whole number of rows, or `step` is 0.
-pub fn columns(
+pub fn columns<T: Send>(
     exec: &dyn Executor,
-    data: &mut [f32],
+    data: &mut [T],
     cols: usize,
     step: usize,
     min: usize,
-    f: impl Fn(Columns<'_>) + Sync,
+    f: impl Fn(Columns<'_, T>) + Sync,
 ) {
-    if cols == 0 {
+    columns_of(exec, [(data, cols)], step, min, |_, part| f(part));
+}
+
+/// The same for several arrays in one section, as if their columns stood side by side: `f` gets the array's number, too.
+/// Only the first array's runs are sure to start at multiples of `step`.
+///
+/// # Panics
+/// As [`columns`].
+pub fn columns_of<T: Send, const N: usize>(
+    exec: &dyn Executor,
+    arrays: [(&mut [T], usize); N],
+    step: usize,
+    min: usize,
+    f: impl Fn(usize, Columns<'_, T>) + Sync,
+) {
+    assert!(step > 0);
+    let mut total = 0;
+    let arrays = arrays.map(|(data, cols)| {
+        assert!(data.len().is_multiple_of(cols.max(1)));
+        let start = total;
+        total += cols;
+        (Base(data.as_mut_ptr()), data.len() / cols.max(1), start, cols)
+    });
+    if total == 0 {
         return;
     }
-    assert!(data.len().is_multiple_of(cols) && step > 0);
     // A few parts per thread: enough to even out a slow core, not so many that handing them out costs; the same number for
     // each thread.
-    let (threads, most) = (exec.width().max(1), cols.div_ceil(min.max(1)));
+    let (threads, most) = (exec.width().max(1), total.div_ceil(min.max(1)));
     let wanted = [4, 2, 1].map(|each| each * threads).into_iter().find(|parts| *parts <= most);
     let wanted = if threads == 1 { 1 } else { wanted.unwrap_or(most).min(MAX_PARTS) };
-    let width = cols.div_ceil(wanted).max(min).next_multiple_of(step);
-    let (rows, parts) = (data.len() / cols, cols.div_ceil(width));
-    let (base, claims) = (Base(data.as_mut_ptr()), Claims::new());
+    let width = total.div_ceil(wanted).max(min).next_multiple_of(step);
+    let (parts, claims) = (total.div_ceil(width), Claims::new());
+    let arrays = &arrays;
     exec.run(parts, &|i| {
         assert!(i < parts);
         claims.claim(i);
-        let base = &base;
-        let range = i * width..((i + 1) * width).min(cols);
-        f(Columns { base: base.0, rows, stride: cols, range, life: PhantomData });
+        for (a, (base, rows, start, cols)) in arrays.iter().enumerate() {
+            let (from, to) = ((i * width).max(*start), ((i + 1) * width).min(start + cols));
+            if from < to {
+                let range = from - start..to - start;
+                f(a, Columns { base: base.0, rows: *rows, stride: *cols, range, life: PhantomData });
+            }
+        }
     });
 }
 
@@ -170,6 +196,13 @@ mod tests {
             });
             assert!(data.iter().all(|&v| v == 1.0), "{rows} x {cols}");
         }
+        let (mut a, mut b, mut c) = (vec![0.0; 3 * 20], vec![0.0; 0], vec![0.0; 2 * 37]);
+        columns_of(&pool, [(&mut a, 20), (&mut b, 0), (&mut c, 37)], 4, 4, |i, mut part| {
+            for r in 0..[3, 0, 2][i] {
+                part.row(r).iter_mut().for_each(|v| *v += 1.0 + i as f32);
+            }
+        });
+        assert!(a.iter().all(|&v| v == 1.0) && c.iter().all(|&v| v == 3.0));
         let mut data = vec![0usize; 101];
         chunks(&pool, &mut data, 10, |i, c| c.iter_mut().for_each(|v| *v += i + 1));
         assert!(data.iter().enumerate().all(|(i, &v)| v == i / 10 + 1));

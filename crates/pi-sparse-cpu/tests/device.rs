@@ -1,8 +1,8 @@
 //! The CPU device against the conformance suite, with every instruction set and several numbers of threads.
 
 use pi_core::{
-    Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, NeuronSet, NormSpec,
-    QuantType, Result, Serial, SparseFfn,
+    Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet,
+    NormSpec, Predictor, QuantType, Result, Serial, SparseFfn,
 };
 use pi_sparse_cpu::{CpuDevice, Isa, Kernels, Pool};
 use pi_testkit::device::check;
@@ -41,6 +41,7 @@ enum Fault {
     AllNeurons,
     NoDownBias,
     AlwaysSkips,
+    NoThreshold,
 }
 
 struct Faulty(CpuDevice, Fault);
@@ -87,15 +88,27 @@ impl Device for Faulty {
         let all = NeuronSet::all(neurons.total());
         self.0.sparse_ffn(&w, if self.1 == Fault::AllNeurons { &all } else { neurons })
     }
+
+    fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
+        spec.check()?;
+        let threshold = if self.1 == Fault::NoThreshold { 0.0 } else { spec.threshold };
+        self.0.mlp(&MlpSpec { threshold, ..spec.clone() })
+    }
 }
 
 #[test]
 fn a_device_with_a_fault_is_found_out() {
     let cpu = CpuDevice::new(Kernels::reference(), Arc::new(Serial));
     check(&Faulty(cpu.clone(), Fault::None)).expect("no fault");
-    for fault in
-        [Fault::NoBias, Fault::NoEps, Fault::NoRotation, Fault::AllNeurons, Fault::NoDownBias, Fault::AlwaysSkips]
-    {
+    for fault in [
+        Fault::NoBias,
+        Fault::NoEps,
+        Fault::NoRotation,
+        Fault::AllNeurons,
+        Fault::NoDownBias,
+        Fault::AlwaysSkips,
+        Fault::NoThreshold,
+    ] {
         let e = check(&Faulty(cpu.clone(), fault)).expect_err("a fault");
         println!("{fault:?}: {e}");
     }

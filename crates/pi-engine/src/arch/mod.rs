@@ -29,8 +29,8 @@ pub trait Architecture: Send + Sync {
     fn layer(&self, step: &mut LayerStep<'_>) -> Result<()> {
         step.norm1()?;
         step.attention()?;
-        step.mark()?;
         step.norm2()?;
+        step.mark()?;
         step.ffn()
     }
 }
@@ -67,6 +67,10 @@ pub enum Slot {
     Down,
     /// FFN down, neuron-major (PowerInfer files).
     DownTransposed,
+    /// First matrix of the predictor (PowerInfer files).
+    Predictor1,
+    /// Second matrix of the predictor.
+    Predictor2,
 }
 
 impl Slot {
@@ -86,6 +90,8 @@ impl Slot {
             Self::Up => "ffn_up",
             Self::Down => "ffn_down",
             Self::DownTransposed => "ffn_down_t",
+            Self::Predictor1 => "fc1",
+            Self::Predictor2 => "fc2",
         };
         format!("blk.{layer}.{name}")
     }

@@ -153,9 +153,7 @@ impl AttentionRun for Run {
         let (op, dim) = (self.op.clone(), self.op.spec.q.weight.cols());
         check("attention", x, dim, y, dim, how)?;
         self.check_batch(x, batch)?;
-        op.q.apply(x, &mut self.q, Write::Set)?;
-        op.k.apply(x, &mut self.k, Write::Set)?;
-        op.v.apply(x, &mut self.v, Write::Set)?;
+        Linear::apply_three([&op.q, &op.k, &op.v], x, [&mut self.q, &mut self.k, &mut self.v])?;
         self.rotate(batch)?;
         self.store(batch)?;
         self.mix(batch)?;

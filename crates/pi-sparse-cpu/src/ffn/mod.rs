@@ -135,6 +135,10 @@ impl FfnRun for Run {
         Ok(())
     }
 
+    fn values(&mut self) -> Result<&mut Hidden> {
+        Ok(&mut self.h)
+    }
+
     fn take_stats(&mut self) -> OpStats {
         std::mem::take(&mut self.stats)
     }

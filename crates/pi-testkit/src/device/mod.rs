@@ -8,6 +8,7 @@
 mod attention;
 mod dense;
 mod ffn;
+mod predictor;
 
 use crate::Random;
 use pi_core::{Device, Error, Hidden, Matrix, QuantType};
@@ -15,7 +16,7 @@ use pi_core::{Device, Error, Hidden, Matrix, QuantType};
 /// Result of a check: the text says what differed.
 pub type Checked = Result<(), String>;
 
-/// Fails unless `device` computes norms, matrices, attention and FFNs as they are defined, and refuses what does not fit.
+/// Fails unless `device` computes norms, matrices, attention, FFNs and predictors as they are defined, and refuses what does not fit.
 ///
 /// # Errors
 /// What differed first, with the numbers.
@@ -23,7 +24,8 @@ pub fn check(device: &dyn Device) -> Checked {
     rooms(device)?;
     dense::check(device)?;
     attention::check(device)?;
-    ffn::check(device)
+    ffn::check(device)?;
+    predictor::check(device)
 }
 
 fn rooms(device: &dyn Device) -> Checked {

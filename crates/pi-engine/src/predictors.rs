@@ -1,0 +1,136 @@
+//! Where predictors come from.
+
+use crate::{
+    Error, Result,
+    source::{Reader, WeightSource},
+};
+use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor};
+use pi_predictor::{Oracle, Sign};
+use std::{fmt, sync::Arc};
+
+/// The predictors of a model: one per layer, or none for layers that run exactly.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Predictors {
+    /// Those of the model's file: `blk.N.fc1.weight` and `blk.N.fc2.weight`.
+    File {
+        /// What an output has to reach. `None`: what the file says ([`THRESHOLDS`] for each layer, or [`THRESHOLD`]), or 0.
+        threshold: Option<f32>,
+    },
+    /// The signs of the gate's weights. See [`Sign`].
+    Sign {
+        /// Share of the products by which negative ones may outnumber half, −0.5 to 0.5: more finds more neurons and skips
+        /// fewer.
+        margin: f32,
+    },
+    /// The gates themselves: never wrong, and no gain. See [`Oracle`].
+    Oracle,
+    /// Predictors of your own; as many as there are layers.
+    Own(Vec<Option<Arc<dyn Predictor>>>),
+}
+
+impl Default for Predictors {
+    fn default() -> Self {
+        Self::File { threshold: None }
+    }
+}
+
+impl fmt::Debug for Predictors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { threshold } => write!(f, "File({threshold:?})"),
+            Self::Sign { margin } => write!(f, "Sign({margin})"),
+            Self::Oracle => write!(f, "Oracle"),
+            Self::Own(all) => write!(f, "Own({} layers)", all.len()),
+        }
+    }
+}
+
+/// The key of a file's threshold for all layers (PowerInfer).
+pub const THRESHOLD: &str = "powerinfer.sparse_threshold";
+/// The key of a file's thresholds, one per layer.
+pub const THRESHOLDS: &str = "pi.predictor.thresholds";
+
+/// What one layer's predictor is made of.
+pub(crate) struct Parts<'a> {
+    pub reader: &'a Reader<'a>,
+    /// Names of the file's two matrices.
+    pub names: [String; 2],
+    pub ffn: &'a FfnWeights,
+    pub device: &'a dyn Device,
+    pub exec: &'a Arc<dyn Executor>,
+}
+
+impl Predictors {
+    /// The predictor of a layer, `None` if it has none.
+    ///
+    /// # Errors
+    /// If matrices do not fit the layer, or a setting is out of range.
+    pub(crate) fn layer(&self, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
+        let found: Arc<dyn Predictor> = match self {
+            Self::File { threshold } => {
+                let threshold = match threshold {
+                    Some(threshold) => *threshold,
+                    None => stated(parts.reader.source, i)?,
+                };
+                let [fc1, fc2] = &parts.names;
+                let (fc1, fc2) = match (parts.reader.find(fc1)?, parts.reader.find(fc2)?) {
+                    (None, None) => return Ok(None),
+                    (fc1, fc2) => {
+                        let missing = |name: &String| {
+                            Error::Gguf(pi_gguf::Error::MissingTensor {
+                                path: parts.reader.path().into(),
+                                tensor: name.clone(),
+                            })
+                        };
+                        let [name1, name2] = &parts.names;
+                        (fc1.ok_or_else(|| missing(name1))?, fc2.ok_or_else(|| missing(name2))?)
+                    }
+                };
+                fc1.expect_shape(fc1.rows(), parts.ffn.dim())?;
+                fc2.expect_shape(parts.ffn.neurons(), fc1.rows())?;
+                parts.device.mlp(&MlpSpec { fc1, fc2, threshold })?
+            }
+            Self::Sign { margin } => Arc::new(Sign::new(gate(parts.ffn).0, *margin, parts.exec.clone())?),
+            Self::Oracle => {
+                let (weight, bias) = gate(parts.ffn);
+                let linear = parts.device.linear(&LinearSpec { weight: weight.clone(), bias })?;
+                let (dim, neurons) = (parts.ffn.dim(), parts.ffn.neurons());
+                Arc::new(Oracle::new(linear, parts.ffn.act, dim, neurons, parts.exec.clone()))
+            }
+            Self::Own(all) => match all.get(i) {
+                Some(Some(own)) => own.clone(),
+                Some(None) => return Ok(None),
+                None => return Err(Error::setting("predictors", "one per layer", all.len())),
+            },
+        };
+        let (got, want) = ((found.dim(), found.neurons()), (parts.ffn.dim(), parts.ffn.neurons()));
+        if got != want {
+            let expected = format!("width {}, {} neurons, as layer {i}", want.0, want.1);
+            return Err(Error::setting("predictor", expected, format!("width {}, {} neurons", got.0, got.1)));
+        }
+        Ok(Some(found))
+    }
+}
+
+/// The matrix whose sign decides whether a neuron fires, and its bias.
+fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
+    match &ffn.gate {
+        Some(gate) if ffn.gating != Gating::UpOnly => (gate, ffn.gate_bias.clone()),
+        _ => (&ffn.up, ffn.up_bias.clone()),
+    }
+}
+
+/// The threshold that a file states for a layer.
+fn stated(source: &dyn WeightSource, layer: usize) -> Result<f32> {
+    let meta = source.metadata();
+    if let Some(all) = meta.get::<Vec<f32>>(THRESHOLDS)? {
+        return all.get(layer).copied().ok_or_else(|| Error::Config {
+            path: meta.path().display().to_string(),
+            key: THRESHOLDS.into(),
+            expected: "a number for each layer".into(),
+            got: format!("{} numbers", all.len()),
+        });
+    }
+    Ok(meta.get::<f32>(THRESHOLD)?.unwrap_or(0.0))
+}
