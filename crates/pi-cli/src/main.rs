@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `main` | the commands |
 //! | `flags`, `values` | the options of `pi run`, and how single values are read |
+//! | `loading` | from shared options to an engine |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
@@ -12,6 +13,7 @@
 //! | `crossover` | where measured crossovers are kept |
 //! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
+//! | `train` | `pi train-predictor`: predictors for a model |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
@@ -30,6 +32,7 @@ mod flags;
 mod inspect;
 mod interrupt;
 mod kernels;
+mod loading;
 mod machine;
 mod output;
 mod predictor;
@@ -38,6 +41,7 @@ mod repack;
 mod result;
 mod run;
 mod synth;
+mod train;
 mod values;
 
 use clap::{Parser, Subcommand};
@@ -70,6 +74,8 @@ enum Command {
     Doctor(doctor::DoctorFlags),
     /// Write a synthetic model whose neurons fire as often as asked
     Synth(Box<synth::SynthFlags>),
+    /// Train predictors of active neurons for a model
+    TrainPredictor(Box<train::TrainFlags>),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +85,7 @@ fn main() -> ExitCode {
         Command::Bench(flags) => bench::bench(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Synth(flags) => synth::synth(&flags),
+        Command::TrainPredictor(flags) => train::run(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

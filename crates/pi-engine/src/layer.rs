@@ -8,12 +8,15 @@ use pi_core::{
 use std::sync::Arc;
 
 /// The operators of a layer, shared by all sessions.
+#[derive(Clone)]
 pub struct Layer {
     pub(crate) norm1: Arc<dyn Dense>,
     pub(crate) attention: Arc<dyn Attention>,
     pub(crate) norm2: Arc<dyn Dense>,
     pub(crate) ffn: Arc<dyn SparseFfn>,
     pub(crate) predictor: Option<Arc<dyn Predictor>>,
+    /// Bytes of the matrix that says which neurons fire: what a predictor saves reading.
+    pub(crate) gate_bytes: u64,
 }
 
 /// What a session keeps for a layer.

@@ -36,6 +36,8 @@ mod source;
 mod sparsity;
 mod stop;
 pub mod tokenizer;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use config::ModelConfig;
 pub use engine::{Engine, EngineBuilder};

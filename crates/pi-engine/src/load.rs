@@ -17,6 +17,7 @@ use rayon::prelude::*;
 use std::sync::Arc;
 
 /// A loaded model: immutable, shared by all sessions.
+#[derive(Clone)]
 pub(crate) struct Model {
     pub embedding: Matrix,
     pub layers: Vec<Layer>,
@@ -208,6 +209,7 @@ impl Loader<'_> {
             norm2: self.norm(Slot::Norm2, i)?,
             ffn: device.sparse_ffn(&ffn, &NeuronSet::all(c.neurons))?,
             predictor,
+            gate_bytes: ffn.gate.as_ref().unwrap_or(&ffn.up).size_bytes() as u64,
         };
         Ok((layer, bytes))
     }
