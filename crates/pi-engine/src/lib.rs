@@ -28,6 +28,7 @@ mod generate;
 mod inspect;
 mod layer;
 mod load;
+mod positions;
 mod predictors;
 pub mod sampler;
 mod session;
@@ -36,7 +37,7 @@ mod sparsity;
 mod stop;
 pub mod tokenizer;
 
-pub use config::ModelConfig;
+pub use config::{ModelConfig, NormKind};
 pub use engine::{Engine, EngineBuilder};
 pub use error::{Error, Result};
 pub use generate::{GenerateOptions, Generated, Sink, StopReason};
