@@ -1,0 +1,73 @@
+//! `pi run` and `pi bench` with models of PowerInfer's four families.
+
+mod common;
+
+use common::{Said, call, object};
+use pi_engine::{Engine, Predictors, SessionOptions, Sparsity};
+use std::path::{Path, PathBuf};
+
+const FAMILIES: [&str; 4] = ["llama", "bamboo", "falcon", "opt"];
+
+/// A small model of the family in a folder.
+fn synth(folder: &Path, family: &str, format: &str) -> PathBuf {
+    let path = folder.join(format!("{family}.{format}.gguf"));
+    let heads = if family == "opt" { 8 } else { 4 };
+    let line = format!(
+        "synth --family {family} --format {format} --type Q4_0 --dim 256 --ffn 1024 --heads 8 --kv-heads {heads} --vocab 600 \
+         --layers 2 --active 0.1 --context 300"
+    );
+    let made = call(line.split_whitespace().map(str::as_ref).chain(["-o".as_ref(), path.as_os_str()]));
+    assert_eq!(made.code, Some(0), "{family}: {}", made.err);
+    path
+}
+
+fn with_model(line: &str, path: &Path) -> Said {
+    call(line.split_whitespace().map(str::as_ref).chain(["-m".as_ref(), path.as_os_str()]))
+}
+
+#[test]
+fn models_of_every_family_run_with_and_without_sparsity_and_say_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        for format in ["gguf", "pwri"] {
+            let path = synth(folder.path(), family, format);
+            let run = |sparsity: &str| {
+                let line = format!("run --json -p abc -n 24 --temp 0 --ignore-eos --sparsity {sparsity}");
+                object(&with_model(&line, &path))
+            };
+            let (off, exact) = (run("off"), run("exact"));
+            assert_eq!(off["tokens"].as_array().unwrap().len(), 24, "{family}, {format}");
+            assert_eq!(off["tokens"], exact["tokens"], "{family}, {format}");
+            let share = |ran: &serde_json::Value| ran["active_share"].as_f64().unwrap();
+            assert_eq!(share(&off), 1.0, "{family}, {format}");
+            assert!((0.05..0.2).contains(&share(&exact)), "{family}, {format}: {}", share(&exact));
+            let bench = with_model("bench -p 16 -n 8 -r 1 --json", &path);
+            assert_eq!(bench.code, Some(0), "{family}, {format}: {}", bench.err);
+            let inspected = call(["inspect".as_ref(), path.as_os_str()]);
+            assert!(inspected.out.contains(&format!("{family}: 2 layers")), "{}", inspected.out);
+        }
+    }
+}
+
+/// Through the library, as `pi run --sparsity predictor` does it.
+#[test]
+fn predictors_of_every_family_find_most_of_what_fires_and_leave_most_of_the_rest_out() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        let path = synth(folder.path(), family, "pwri");
+        let shares = |threshold: Option<f32>, sparsity: Sparsity| {
+            let builder = Engine::builder().sparsity(sparsity).predictors(Predictors::File { threshold });
+            let engine = builder.open(&path).unwrap();
+            let mut session = engine.session(&SessionOptions::default()).unwrap();
+            let ids: Vec<u32> = (0..200).map(|i| 10 + i * 37 % 580).collect();
+            session.feed(0, &ids).unwrap();
+            (session.stats().active_share().unwrap(), session.stats().marked_share().unwrap())
+        };
+        let (active, all) = shares(None, Sparsity::Exact);
+        let (found, marked) = shares(None, Sparsity::Predictor);
+        println!("{family}: {active:.3} fire, {marked:.3} marked, {found:.3} of them fire");
+        assert_eq!(all, 1.0, "{family}");
+        assert!(marked < 2.0 * active && found > 0.7 * active && found < active, "{family}");
+        assert_eq!(shares(Some(f32::NEG_INFINITY), Sparsity::Predictor), (active, 1.0), "{family}");
+    }
+}
