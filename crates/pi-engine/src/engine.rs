@@ -77,6 +77,14 @@ impl Engine {
         Ok(self.inner.tokenizer.encode(text.as_ref(), options)?)
     }
 
+    /// The tokens of a text and nothing else: none is added, and none with a meaning is recognised. Text is bytes.
+    ///
+    /// # Errors
+    /// If the vocabulary has no tokens for a part of the text.
+    pub fn encode_plain(&self, text: impl AsRef<[u8]>) -> Result<Vec<TokenId>> {
+        Ok(self.inner.tokenizer.encode(text.as_ref(), EncodeOptions::PLAIN)?)
+    }
+
     /// Number of tokens that can be sampled: those of the tokenizer. (The model may have more rows; they have no text.)
     pub fn vocab(&self) -> usize {
         self.inner.tokenizer.len()

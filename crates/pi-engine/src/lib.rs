@@ -24,6 +24,7 @@ pub mod arch;
 pub mod config;
 mod engine;
 mod error;
+pub mod evaluate;
 mod generate;
 mod inspect;
 mod layer;

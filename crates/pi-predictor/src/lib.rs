@@ -30,6 +30,8 @@
 mod mlp;
 mod oracle;
 mod sign;
+#[cfg(feature = "train")]
+pub mod train;
 mod words;
 
 pub use mlp::Mlp;
