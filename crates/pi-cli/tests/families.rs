@@ -3,7 +3,6 @@
 mod common;
 
 use common::{Said, call, object};
-use pi_engine::{Engine, Predictors, SessionOptions, Sparsity};
 use std::path::{Path, PathBuf};
 
 const FAMILIES: [&str; 4] = ["llama", "bamboo", "falcon", "opt"];
@@ -49,25 +48,27 @@ fn models_of_every_family_run_with_and_without_sparsity_and_say_the_same() {
     }
 }
 
-/// Through the library, as `pi run --sparsity predictor` does it.
 #[test]
 fn predictors_of_every_family_find_most_of_what_fires_and_leave_most_of_the_rest_out() {
     let folder = tempfile::tempdir().unwrap();
     for family in FAMILIES {
         let path = synth(folder.path(), family, "pwri");
-        let shares = |threshold: Option<f32>, sparsity: Sparsity| {
-            let builder = Engine::builder().sparsity(sparsity).predictors(Predictors::File { threshold });
-            let engine = builder.open(&path).unwrap();
-            let mut session = engine.session(&SessionOptions::default()).unwrap();
-            let ids: Vec<u32> = (0..200).map(|i| 10 + i * 37 % 580).collect();
-            session.feed(0, &ids).unwrap();
-            (session.stats().active_share().unwrap(), session.stats().marked_share().unwrap())
+        let run = |more: &str| {
+            let ran = object(&with_model(
+                &format!("run --json -p abc -n 150 --temp 0.8 --seed 1 --ignore-eos {more}"),
+                &path,
+            ));
+            let share = |name: &str| ran[name].as_f64().unwrap();
+            (share("active_share"), share("marked_share"), ran["tokens"].clone())
         };
-        let (active, all) = shares(None, Sparsity::Exact);
-        let (found, marked) = shares(None, Sparsity::Predictor);
+        let (active, all, text) = run("--sparsity exact");
+        let (found, marked, _) = run("--sparsity predictor");
         println!("{family}: {active:.3} fire, {marked:.3} marked, {found:.3} of them fire");
         assert_eq!(all, 1.0, "{family}");
-        assert!(marked < 2.0 * active && found > 0.7 * active && found < active, "{family}");
-        assert_eq!(shares(Some(f32::NEG_INFINITY), Sparsity::Predictor), (active, 1.0), "{family}");
+        assert!(marked < 2.0 * active && found > 0.7 * active && found < 1.1 * active, "{family}");
+        // A threshold that every neuron reaches: nothing is left out, and the text is that of exact.
+        assert_eq!(run("--sparsity predictor --threshold -1e30"), (active, 1.0, text), "{family}");
+        let bench = with_model("bench -p 16 -n 8 -r 1 --json --sparsity predictor", &path);
+        assert_eq!(bench.code, Some(0), "{family}: {}", bench.err);
     }
 }

@@ -48,10 +48,9 @@ impl CpuMlp {
 }
 
 /// PowerInfer rounds the inputs of F16 matrices to F16, and a file's predictors are judged as it runs them: a neuron at the
-/// threshold is on the same side here. The largest F16 stands for what is beyond.
+/// threshold is on the same side here. What is beyond F16 stays as it is, instead of becoming infinite.
 fn round(v: f32) -> f32 {
-    let most = f16::MAX.to_f32();
-    f16::from_f32(v.clamp(-most, most)).to_f32()
+    if v.abs() > f16::MAX.to_f32() { v } else { f16::from_f32(v).to_f32() }
 }
 
 impl Predictor for CpuMlp {
