@@ -39,8 +39,11 @@ fn models_of_every_family_run_with_and_without_sparsity_and_say_the_same() {
             assert_eq!(off["tokens"], exact["tokens"], "{family}, {format}");
             let share = |ran: &serde_json::Value| ran["active_share"].as_f64().unwrap();
             assert_eq!(share(&off), 1.0, "{family}, {format}");
-            assert!((0.05..0.2).contains(&share(&exact)), "{family}, {format}: {}", share(&exact));
-            let bench = with_model("bench -p 16 -n 8 -r 1 --json", &path);
+            // Without a gate and with a down matrix that has to be read in full there is nothing to leave out.
+            let skips = format == "pwri" || ["llama", "bamboo"].contains(&family);
+            let expected = if skips { 0.05..0.2 } else { 1.0..1.1 };
+            assert!(expected.contains(&share(&exact)), "{family}, {format}: {}", share(&exact));
+            let bench = with_model("bench -p 16 -n 8 -r 1 -o json", &path);
             assert_eq!(bench.code, Some(0), "{family}, {format}: {}", bench.err);
             let inspected = call(["inspect".as_ref(), path.as_os_str()]);
             assert!(inspected.out.contains(&format!("{family}: 2 layers")), "{}", inspected.out);
@@ -68,7 +71,7 @@ fn predictors_of_every_family_find_most_of_what_fires_and_leave_most_of_the_rest
         assert!(marked < 2.0 * active && found > 0.7 * active && found < 1.1 * active, "{family}");
         // A threshold that every neuron reaches: nothing is left out, and the text is that of exact.
         assert_eq!(run("--sparsity predictor --threshold -1e30"), (active, 1.0, text), "{family}");
-        let bench = with_model("bench -p 16 -n 8 -r 1 --json --sparsity predictor", &path);
+        let bench = with_model("bench -p 16 -n 8 -r 1 -o json --sparsity predictor", &path);
         assert_eq!(bench.code, Some(0), "{family}: {}", bench.err);
     }
 }
