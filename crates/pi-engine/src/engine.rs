@@ -264,6 +264,10 @@ impl EngineBuilder {
             check: self.check,
         };
         let model = load::load(source, arch, &config, &options)?;
+        if let Some(positions) = &model.positions {
+            // OPT's files count the rows of the table, not the positions
+            config.context = config.context.min(positions.len());
+        }
         warnings.extend(load::surplus(source, arch, &config));
         if tokenizer.len() > model.embedding.rows() {
             return Err(Error::Tensor {
