@@ -30,6 +30,7 @@ mod inspect;
 mod layer;
 mod load;
 mod predictors;
+pub mod profile;
 pub mod sampler;
 mod session;
 mod source;
