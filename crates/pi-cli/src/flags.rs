@@ -1,7 +1,10 @@
 //! The options of `pi run`. Names and meanings are those of llama.cpp where it has the same option.
 
-use crate::repack::Repack;
-use crate::values::{self, Seed};
+use crate::{
+    predictor::PredictorFlags,
+    repack::Repack,
+    values::{self, Seed},
+};
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
 use pi_engine::{
     SamplingParams, Sparsity,
@@ -140,9 +143,11 @@ pub struct EngineFlags {
     #[arg(long)]
     pub no_mmap: bool,
     /// Which neurons are left out: auto (idle ones, where the activation allows it), off (none), exact (idle ones, or an
-    /// error if the activation does not allow it)
-    #[arg(long, value_name = "auto|off|exact", default_value = "auto")]
+    /// error if the activation does not allow it), predictor (those that a predictor thinks idle: faster, and a little wrong)
+    #[arg(long, value_name = "auto|off|exact|predictor", default_value = "auto")]
     pub sparsity: Sparsity,
+    #[command(flatten)]
+    pub predictor: PredictorFlags,
     /// Share of active neurons from which every neuron is computed: faster there, with the same result [default: what pi
     /// doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]

@@ -10,6 +10,7 @@
 //! | `doctor` | `pi doctor`: what this machine can do |
 //! | `machine` | CPU, caches, memory |
 //! | `crossover` | where measured crossovers are kept |
+//! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `demo` | where the demo model is |
@@ -31,6 +32,7 @@ mod interrupt;
 mod kernels;
 mod machine;
 mod output;
+mod predictor;
 mod prompt;
 mod repack;
 mod result;

@@ -24,6 +24,10 @@ pub struct Outcome<'a> {
     active_share: Option<f32>,
     /// The same for every layer.
     active_share_by_layer: &'a [f32],
+    /// Mean share of neurons that predictors let through while decoding; 1 without them.
+    marked_share: Option<f32>,
+    /// The same for every layer.
+    marked_share_by_layer: &'a [f32],
     /// Mean share of neurons computed by the dense path, because so many were expected to be active.
     dense_share: Option<f32>,
     /// The same for every layer.
@@ -52,6 +56,8 @@ impl<'a> Outcome<'a> {
             decode_tps: generated.decode_tps(),
             active_share: stats.active_share(),
             active_share_by_layer: if stats.tokens > 0 { &stats.active } else { &[] },
+            marked_share: stats.marked_share(),
+            marked_share_by_layer: if stats.tokens > 0 { &stats.marked } else { &[] },
             dense_share: stats.dense_share(),
             dense_share_by_layer: if stats.tokens > 0 { &stats.dense } else { &[] },
             bytes_per_token: stats.bytes_per_token(),
@@ -76,13 +82,18 @@ pub fn summary(generated: &Generated) -> String {
         Some(share) => format!(", {:.0} % by the dense path", share * 100.0),
         None => String::new(),
     };
+    let marked = match stats.marked_share().filter(|share| *share < 1.0) {
+        Some(share) => format!(" of {:.1} % predicted", share * 100.0),
+        None => String::new(),
+    };
     format!(
-        "prompt: {}, {:.1} tokens/s | decode: {}, {} | active neurons: {}{} | read per token: {} | stop: {}",
+        "prompt: {}, {:.1} tokens/s | decode: {}, {} | active neurons: {}{}{} | read per token: {} | stop: {}",
         tokens(generated.prompt_tokens),
         generated.prompt_tps(),
         tokens(generated.tokens.len()),
         or_none(generated.decode_tps().map(|tps| format!("{tps:.1} tokens/s"))),
         or_none(stats.active_share().map(|share| format!("{:.1} %", share * 100.0))),
+        marked,
         dense,
         or_none(stats.bytes_per_token().map(size)),
         generated.stop.name(),

@@ -89,7 +89,8 @@ fn model(flags: &RunFlags) -> Result<PathBuf> {
 
 fn load(flags: &EngineFlags, path: &Path) -> Result<Engine> {
     let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
-    let mut builder = Engine::builder().source(source).sparsity(flags.sparsity).kv(flags.kv_types()).check(flags.check);
+    let builder = Engine::builder().source(source).kv(flags.kv_types()).check(flags.check);
+    let mut builder = flags.predictor.apply(flags.sparsity, builder)?;
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let isa = kernels.isa();
     builder = builder.kernels(kernels);

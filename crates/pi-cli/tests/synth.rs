@@ -130,3 +130,52 @@ fn an_interrupted_synth_leaves_what_was_there_and_nothing_else() {
     assert_eq!(files(folder.path()), ["model.gguf"]);
     assert_eq!(std::fs::read(&path).unwrap(), b"older");
 }
+
+/// A model with predictors, run by each of them: what is asked for is seen in what is said, and in how many neurons are
+/// looked at.
+#[test]
+fn predictors_are_chosen_by_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.powerinfer.gguf");
+    let made = synth(&path, &format!("{SMALL} --type Q8_0 --format pwri --active 0.2 --rank 64 --noise 0.3"));
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    let run = |more: &str| {
+        let line = format!("run --json -p abc -n 20 --temp 0 --ignore-eos {more} -m");
+        call(line.split_whitespace().map(str::as_ref).chain([path.as_os_str()]))
+    };
+    let share = |more: &str| {
+        let ran = object(&run(more));
+        (ran["marked_share"].as_f64().unwrap(), ran["active_share"].as_f64().unwrap(), ran["tokens"].clone())
+    };
+    let (all, active, exact) = share("--sparsity exact");
+    assert_eq!(all, 1.0);
+    let (marked, found, _) = share("--sparsity predictor");
+    assert!(marked < 0.5 && found <= marked && found > 0.5 * active, "{marked}, {found} of {active}");
+    let (everything, found, tokens) = share("--sparsity predictor --threshold -1e30");
+    assert_eq!((everything, tokens), (1.0, exact.clone()));
+    assert!((found - active).abs() < 1e-3);
+    let (none, ..) = share("--sparsity predictor --threshold 1e30");
+    assert_eq!(none, 0.0);
+    let (right, found, tokens) = share("--sparsity predictor --predictor oracle");
+    assert!((right - active).abs() < 1e-3 && (found - active).abs() < 1e-3);
+    assert_eq!(tokens, exact);
+    let (few, ..) = share("--sparsity predictor --predictor sign --margin -0.05");
+    let (many, ..) = share("--sparsity predictor --predictor sign --margin 0.05");
+    assert!(few < many && many < 1.0, "{few}, {many}");
+    let said = run("--sparsity predictor --predictor sign").err;
+    assert!(said.contains("sparsity: predictor (sign in 3 of 3 layers), then exact"), "{said}");
+    for (more, expected) in [
+        ("--predictor sign", "--predictor means nothing without --sparsity predictor"),
+        ("--threshold 0", "--threshold means nothing without --sparsity predictor"),
+        ("--sparsity predictor --margin 0.1", "--margin means nothing without --predictor sign"),
+        ("--sparsity predictor --predictor oracle --threshold 1", "--threshold means nothing without --predictor mlp"),
+        ("--sparsity predictor --predictor sign --margin 0.7", "expected a share from -0.5 to 0.5"),
+        ("--sparsity predictor --predictor best", "'best'"),
+    ] {
+        let said = run(more);
+        assert_eq!((said.code, said.err.contains(expected)), (Some(2), true), "{more}: {}", said.err);
+    }
+    let plain = call(["run", "-p", "x", "-n", "1", "--sparsity", "predictor"]);
+    assert_eq!(plain.code, Some(1));
+    assert!(plain.err.contains("no layer has a predictor"), "{}", plain.err);
+}

@@ -33,6 +33,8 @@ mod mlp;
 mod oracle;
 pub mod profile;
 mod sign;
+#[cfg(feature = "train")]
+pub mod train;
 mod words;
 
 pub use mlp::Mlp;

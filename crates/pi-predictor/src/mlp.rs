@@ -68,7 +68,7 @@ impl PredictorRun for Run {
         // NaN stays, so that what is wrong is seen
         inner.host_mut()?.iter_mut().for_each(|v| *v = if *v < 0.0 { 0.0 } else { *v });
         product(&spec.fc2, inner.host()?, row, out.host_overwrite());
-        mark_where(&*op.exec, marks, out, active, |v| !(v < spec.threshold))
+        mark_where(&*op.exec, marks, out, active, |v| v >= spec.threshold || v.is_nan())
     }
 }
 

@@ -96,7 +96,7 @@ impl PredictorRun for Run {
                     let out = &mut out[..n * block];
                     k.tile(&rows[..n], x.from(t0), x.row_bytes(), out);
                     for (t, out) in out.chunks_exact(n).enumerate() {
-                        let fires = |v: f32| !(v < op.threshold);
+                        let fires = |v: f32| v >= op.threshold || v.is_nan();
                         let bits = out.iter().enumerate().fold(0, |bits, (i, v)| bits | u64::from(fires(*v)) << i);
                         part.row(t0 + t)[at] = bits;
                     }

@@ -13,6 +13,7 @@ use crate::{
     failure::{Failure, Result},
     kernels, machine,
     output::say,
+    predictor::PredictorFlags,
     repack::Repack,
     values,
 };
@@ -67,9 +68,11 @@ pub struct ModelFlags {
     /// Form of the results
     #[arg(short, long, value_name = "FORM", default_value = "md")]
     output: Format,
-    /// Which neurons are left out: auto, off, exact; see pi run
-    #[arg(long, value_name = "auto|off|exact", default_value = "auto")]
+    /// Which neurons are left out: auto, off, exact, predictor; see pi run
+    #[arg(long, value_name = "auto|off|exact|predictor", default_value = "auto")]
     pub(super) sparsity: Sparsity,
+    #[command(flatten)]
+    predictor: PredictorFlags,
     /// Share of active neurons from which every neuron is computed [default: what pi doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     crossover: Option<f32>,
@@ -144,7 +147,7 @@ pub fn bench(flags: &ModelFlags) -> Result {
         let file = File::open_with(path, source).map_err(|e| failure(e.into()))?;
         for (&threads, &kv) in threads.iter().flat_map(|t| kvs.iter().map(move |kv| (t, kv))) {
             let bandwidth = speed.of(threads)?;
-            let engine = load(flags, &kernels, &file, threads, kv).map_err(failure)?;
+            let engine = load(flags, &kernels, &file, threads, kv)?;
             let about = About::new(&engine, &file, path);
             for (&batch, &ubatch) in batches.iter().flat_map(|b| ubatches.iter().map(move |u| (b, u))) {
                 for test in &tests {
@@ -212,7 +215,7 @@ fn models(flags: &ModelFlags) -> Result<Vec<PathBuf>> {
     Ok(flags.model.iter().flat_map(split).collect())
 }
 
-fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize, kv: KvTypes) -> Result<Engine, Error> {
+fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize, kv: KvTypes) -> Result<Engine> {
     let crossover = match flags.crossover {
         Some(share) => Crossover::uniform(share),
         None => crossover::stored(kernels.isa(), threads).unwrap_or_default(),
@@ -226,11 +229,11 @@ fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize, kv: 
         .threads(threads)
         .crossover(crossover)
         .repacking(flags.repack.limit());
-    let mut builder = builder.sparsity(flags.sparsity).kv(kv);
+    let mut builder = flags.predictor.apply(flags.sparsity, builder.kv(kv))?;
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
     }
-    builder.load(file)
+    builder.load(file).map_err(|e| Failure::engine(&e, file.path()))
 }
 
 /// What the runs of a test showed.
@@ -240,6 +243,7 @@ pub(super) struct Samples {
     pub(super) bytes: u64,
     pub(super) tokens: u64,
     pub(super) active: Vec<f64>,
+    pub(super) marked: Vec<f64>,
     pub(super) dense: Vec<f64>,
 }
 
@@ -275,6 +279,7 @@ fn run(engine: &Engine, test: &Test, batch: usize, repetitions: u32) -> Result<S
             samples.bytes += stats.bytes;
             samples.tokens += stats.tokens;
             samples.active.extend(stats.active_share().map(f64::from));
+            samples.marked.extend(stats.marked_share().map(f64::from));
             samples.dense.extend(stats.dense_share().map(f64::from));
         }
     }

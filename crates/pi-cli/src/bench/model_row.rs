@@ -165,6 +165,7 @@ impl Row for Line<'_> {
             ("avg_ts", tps.mean.into()),
             ("stddev_ts", tps.deviation.into()),
             ("active_share", mean(&self.samples.active).into()),
+            ("marked_share", mean(&self.samples.marked).into()),
             ("dense_share", mean(&self.samples.dense).into()),
             ("bytes_per_token", whole(self.bytes_per_token())),
             ("read_bytes_per_second", whole(read)),
