@@ -1,0 +1,75 @@
+//! Loading a model as the shared options say, and saying what was loaded.
+
+use crate::{
+    crossover,
+    failure::{Failure, Result},
+    flags::EngineFlags,
+    kernels, machine,
+    output::{say, size},
+};
+use pi_engine::{
+    Engine, Sparsity,
+    pi_gguf::Source,
+    pi_sparse_cpu::{Crossover, Kernels},
+};
+use std::path::Path;
+
+/// The engine that the flags describe.
+///
+/// # Errors
+/// If an option has no meaning, or the model cannot be loaded.
+pub fn load(flags: &EngineFlags, path: &Path) -> Result<Engine> {
+    load_as(flags, flags.sparsity, path)
+}
+
+/// The same with another sparsity.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_as(flags: &EngineFlags, sparsity: Sparsity, path: &Path) -> Result<Engine> {
+    let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
+    let builder = Engine::builder().source(source).kv(flags.kv_types()).check(flags.check);
+    let mut builder = flags.predictor.apply(sparsity, builder)?;
+    let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
+    let isa = kernels.isa();
+    builder = builder.kernels(kernels);
+    let cores = machine::usable_cores();
+    let mut used = cores;
+    if let Some(threads) = flags.threads {
+        // More threads than cores only take turns: each product then waits for the last of them.
+        if threads as usize > cores {
+            say(&format!("--threads {threads}: this process may use {cores} cores, so there will be {cores} threads"));
+        }
+        used = (threads as usize).min(cores);
+        builder = builder.threads(used);
+    }
+    let crossover = match flags.crossover {
+        Some(share) => Crossover::uniform(share),
+        None => crossover::stored(isa, used).unwrap_or_default(),
+    };
+    builder = builder.crossover(crossover).repacking(flags.repack.limit());
+    if let Some(activation) = flags.activation {
+        builder = builder.activation(activation);
+    }
+    builder.open(path).map_err(|e| Failure::engine(&e, path))
+}
+
+/// Says what was loaded, where it is computed, and what is left out or why nothing is.
+pub fn introduce(engine: &Engine, path: &Path) {
+    for warning in engine.warnings() {
+        say(&format!("warning: {}: {warning}", path.display()));
+    }
+    let (c, device) = (engine.config(), engine.device().info());
+    let name = c.name.as_ref().map_or_else(String::new, |n| format!("{n}: "));
+    let weights = size(engine.weight_bytes());
+    say(&format!(
+        "model: {name}{}, {} layers of {} neurons, {weights} of weights",
+        c.architecture, c.layers, c.neurons
+    ));
+    say(&format!("device: {} ({})", device.name, device.detail));
+    let sparsity = engine.sparsity();
+    match &sparsity.reason {
+        Some(reason) if !sparsity.is_on() => say(&format!("sparsity: none, the model runs dense: {reason}")),
+        _ => say(&format!("sparsity: {sparsity}")),
+    }
+}
