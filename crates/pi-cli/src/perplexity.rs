@@ -31,7 +31,7 @@ pub struct PerplexityFlags {
     /// Model file: GGUF or PowerInfer; of a split model, any part
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     model: PathBuf,
-    /// The text; also -f
+    /// The text. All of its bytes count, also a line feed at its end
     #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     text: PathBuf,
     /// Print one JSON object instead of text
@@ -40,7 +40,7 @@ pub struct PerplexityFlags {
 
     /// Windows overlap: each begins N tokens after the last, and its last N tokens count. With N one less than -c, nothing
     /// overlaps and every token counts [default: windows side by side, whose second halves count, as llama.cpp does]
-    #[arg(long, visible_alias = "ppl-stride", value_name = "N", value_parser = value_parser!(u32).range(1..),
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..),
           help_heading = "Windows")]
     stride: Option<u32>,
     /// Most windows [default: all that the text has]
@@ -102,7 +102,8 @@ pub fn perplexity(flags: &PerplexityFlags) -> Result {
     let (begun, mut bar) = (Instant::now(), None);
     let mut progress = |now: &Evaluation| {
         let bar = bar.get_or_insert_with(|| Progress::new(now.of as u64, "windows"));
-        bar.show(now.windows as u64, &format!("perplexity {:.4}", now.perplexity()));
+        let so_far = if now.windows > 0 { format!("perplexity {:.4}", now.perplexity()) } else { String::new() };
+        bar.show(now.windows as u64, &so_far);
         if interrupt.writing() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let found = evaluate(&engine, base.as_ref(), &tokens, &options, &mut progress).map_err(failure)?;

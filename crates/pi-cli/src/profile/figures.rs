@@ -92,7 +92,7 @@ fn heat(counts: &Counts) -> Figure {
     let (left, w) = (60.0, 600.0);
     let row = (360.0 / counts.layers().len().max(1) as f64).clamp(6.0, 28.0);
     let bottom = row * counts.layers().len() as f64;
-    let mut f = Figure::new(WIDTH, bottom + 66.0);
+    let mut f = Figure::new(WIDTH, bottom + 78.0);
     // often is dark
     let shade = |rate: f64| match rate {
         r if r > 0.0 => colour(-r.log10().max(-DECADES) / DECADES),
@@ -114,9 +114,10 @@ fn heat(counts: &Counts) -> Figure {
     f.text((14.0, bottom / 2.0), "middle", &format!("transform=\"rotate(-90 14 {:.0})\"", bottom / 2.0), "layer");
     for (i, anchor) in ["start", "middle", "middle", "middle", "end"].into_iter().enumerate() {
         let share = i as f64 / 4.0;
-        f.text((left + w * share, bottom + 14.0), anchor, SMALL, format!("{:.0} % of the neurons", 100.0 * share));
+        f.text((left + w * share, bottom + 14.0), anchor, SMALL, format!("{:.0} %", 100.0 * share));
     }
-    let (y, steps) = (bottom + 28.0, 80);
+    f.text((left + w / 2.0, bottom + 30.0), "middle", "", "neurons of the layer");
+    let (y, steps) = (bottom + 42.0, 80);
     for i in 0..steps {
         let part = f64::from(i) / f64::from(steps);
         f.rect([left + 300.0 * part, y, 300.0 / f64::from(steps) + 0.5, 10.0], &colour(1.0 - part));

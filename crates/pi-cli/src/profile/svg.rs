@@ -17,8 +17,10 @@ impl Figure {
 
     /// A filled rectangle.
     pub fn rect(&mut self, [x, y, w, h]: [f64; 4], fill: &str) {
-        let _ =
-            write!(self.body, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.2}\" height=\"{h:.2}\" fill=\"{fill}\"/>");
+        let _ = write!(
+            self.body,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.2}\" height=\"{h:.2}\" fill=\"{fill}\" shape-rendering=\"crispEdges\"/>"
+        );
     }
 
     /// A line through points. `style` is any of SVG's attributes besides colour and width.
