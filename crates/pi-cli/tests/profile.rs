@@ -93,7 +93,7 @@ fn an_interrupted_profile_can_be_gone_on_with() {
     for signal in ["-INT", "-TERM"] {
         let resume = path.exists().then_some("--resume");
         let mut child = pi().args(words).args(resume).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        let before = path.exists().then(|| read(&path).merged().tokens()).unwrap_or(0);
+        let before = if path.exists() { read(&path).merged().tokens() } else { 0 };
         while !path.exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
