@@ -16,6 +16,7 @@
 //! | `crossover` | where measured crossovers are kept |
 //! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
+//! | `train` | `pi train-predictor`: predictors for a model |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
@@ -46,6 +47,7 @@ mod repack;
 mod result;
 mod run;
 mod synth;
+mod train;
 mod values;
 
 use clap::{Parser, Subcommand};
@@ -82,6 +84,8 @@ enum Command {
     Doctor(doctor::DoctorFlags),
     /// Write a synthetic model whose neurons fire as often as asked
     Synth(Box<synth::SynthFlags>),
+    /// Train predictors of active neurons for a model
+    TrainPredictor(Box<train::TrainFlags>),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Command::Profile(flags) => profile::profile(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Synth(flags) => synth::synth(&flags),
+        Command::TrainPredictor(flags) => train::run(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

@@ -4,8 +4,9 @@ use crate::{
     failure::{Failure, Result},
     values,
 };
-use clap::{Args, ValueEnum};
-use pi_engine::{EngineBuilder, Predictors, Sparsity};
+use clap::{Args, ValueEnum, ValueHint};
+use pi_engine::{EngineBuilder, Predictors, Sparsity, pi_gguf::File};
+use std::{path::PathBuf, sync::Arc};
 
 /// A kind of predictor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -26,6 +27,9 @@ pub struct PredictorFlags {
     /// (the gates themselves: never wrong, and no gain) [default: mlp]
     #[arg(long, value_enum, value_name = "mlp|sign|oracle", hide_possible_values = true)]
     pub predictor: Option<Kind>,
+    /// With --sparsity predictor: the file that predictors are in, as pi train-predictor writes it [default: the model's own]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub predictor_file: Option<PathBuf>,
     /// What the output of an mlp has to reach for a neuron to be computed [default: what the file says, or 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::finite)]
     pub threshold: Option<f32>,
@@ -44,6 +48,13 @@ impl PredictorFlags {
         let kind = self.predictor.unwrap_or_default();
         let needs = [
             ("--predictor", self.predictor.is_some(), sparsity == Sparsity::Predictor, "--sparsity predictor"),
+            (
+                "--predictor-file",
+                self.predictor_file.is_some(),
+                sparsity == Sparsity::Predictor,
+                "--sparsity predictor",
+            ),
+            ("--predictor-file", self.predictor_file.is_some(), kind == Kind::Mlp, "--predictor mlp"),
             ("--threshold", self.threshold.is_some(), sparsity == Sparsity::Predictor, "--sparsity predictor"),
             ("--threshold", self.threshold.is_some(), kind == Kind::Mlp, "--predictor mlp"),
             ("--margin", self.margin.is_some(), sparsity == Sparsity::Predictor, "--sparsity predictor"),
@@ -53,7 +64,13 @@ impl PredictorFlags {
             return Err(Failure::Usage(format!("{flag} means nothing without {needed}")));
         }
         Ok(builder.sparsity(sparsity).predictors(match kind {
-            Kind::Mlp => Predictors::File { threshold: self.threshold },
+            Kind::Mlp => match &self.predictor_file {
+                None => Predictors::File { threshold: self.threshold },
+                Some(path) => {
+                    let file = File::open(path).map_err(|e| Failure::engine(&e.into(), path))?;
+                    Predictors::Beside { source: Arc::new(file), threshold: self.threshold }
+                }
+            },
             Kind::Sign => Predictors::Sign { margin: self.margin.unwrap_or(0.0) },
             Kind::Oracle => Predictors::Oracle,
         }))

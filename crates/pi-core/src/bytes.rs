@@ -18,6 +18,12 @@ impl SharedBytes {
         Some(Self { owner, range })
     }
 
+    /// The part `range` of these bytes, or `None` if there are fewer.
+    pub fn part(&self, range: Range<usize>) -> Option<Self> {
+        let (from, to) = (self.range.start.checked_add(range.start)?, self.range.start.checked_add(range.end)?);
+        (range.start <= range.end && to <= self.range.end).then(|| Self { owner: self.owner.clone(), range: from..to })
+    }
+
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         // The owner may answer differently each time it is asked; an empty slice then fails the length checks of the reader.
@@ -56,6 +62,12 @@ mod tests {
     fn a_range_outside_the_owner_is_refused() {
         let owner = Arc::new(vec![1u8, 2, 3]);
         assert!(SharedBytes::new(owner.clone(), 1..4).is_none());
-        assert_eq!(SharedBytes::new(owner, 1..3).unwrap().as_slice(), &[2, 3]);
+        let part = SharedBytes::new(owner, 1..3).unwrap();
+        assert_eq!(part.as_slice(), &[2, 3]);
+        assert_eq!(part.part(1..2).unwrap().as_slice(), &[3]);
+        assert_eq!(part.part(2..2).unwrap().as_slice(), &[0; 0]);
+        for outside in [1..3, 3..3, usize::MAX..usize::MAX, Range { start: 2, end: 1 }] {
+            assert!(part.part(outside.clone()).is_none(), "{outside:?}");
+        }
     }
 }

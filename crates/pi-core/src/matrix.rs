@@ -1,7 +1,7 @@
 //! Weight matrices as checked rows of quant blocks.
 
 use crate::{Error, QuantType, Result, SharedBytes};
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// A weight matrix `[rows, cols]`: row `i` holds the `cols` numbers of output (or neuron) `i`, whole blocks of one type.
 ///
@@ -100,6 +100,21 @@ impl Matrix {
         let mut out = vec![0.0; self.rows * self.cols];
         (self.ty.info().decode)(self.bytes.as_slice(), &mut out);
         out
+    }
+
+    /// Some of the rows as a matrix of their own, which shares the bytes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] naming the tensor if there are fewer rows.
+    pub fn rows_of(&self, rows: Range<usize>) -> Result<Self> {
+        let scaled = |row: usize| row.checked_mul(self.row_bytes);
+        let bytes = match (scaled(rows.start), scaled(rows.end)) {
+            (Some(from), Some(to)) if rows.end <= self.rows => self.bytes.part(from..to),
+            _ => None,
+        };
+        let bytes = bytes
+            .ok_or_else(|| Error::shape(self.name.to_string(), format!("rows {rows:?}"), format!("{}", self.rows)))?;
+        Self::new(self.name.clone(), self.ty, rows.len(), self.cols, bytes)
     }
 
     /// The transposed matrix `[cols, rows]` of the same type: same numbers, bit for bit.
@@ -203,6 +218,21 @@ mod tests {
         assert!(matches!(Matrix::new("w", QuantType::Q4_0, 2, 32, vec![0; 35]), Err(Error::Shape { .. })));
         assert!(matches!(Matrix::new("w", QuantType::F32, usize::MAX, 32, vec![]), Err(Error::Shape { .. })));
         assert!(Matrix::new("w", QuantType::Q4_0, 2, 32, vec![0; 36]).is_ok());
+    }
+
+    #[test]
+    fn rows_of_a_matrix_are_a_matrix_over_the_same_bytes() {
+        let data: Vec<f32> = (0..4 * 32).map(|i| (i / 32) as f32).collect();
+        for ty in [QuantType::F32, QuantType::Q8_0] {
+            let m = Matrix::encode("w", ty, 4, 32, &data).unwrap();
+            let part = m.rows_of(1..3).unwrap();
+            assert_eq!((part.rows(), part.cols()), (2, 32));
+            assert_eq!(part.view().row(1).as_ptr(), m.view().row(2).as_ptr(), "{ty}: nothing is copied");
+            assert_eq!(m.rows_of(0..4).unwrap().decode(), m.decode());
+            for outside in [3..5, 5..6, usize::MAX - 1..usize::MAX] {
+                assert!(matches!(m.rows_of(outside), Err(Error::Shape { .. })));
+            }
+        }
     }
 
     #[test]

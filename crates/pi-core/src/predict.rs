@@ -30,7 +30,8 @@ pub trait PredictorRun: Send {
     fn mark(&mut self, h: &mut Hidden, x: &mut Hidden, active: &mut ActiveSet) -> Result<()>;
 }
 
-/// A predictor of two matrices: neuron `i` may fire if `(fc2 · relu(fc1 · h))[i] >= threshold`.
+/// A predictor of two matrices: neuron `i` may fire if `(fc2 · relu(fc1 · h))[i] >= threshold`. A device may round the inputs of
+/// both matrices to what it encodes inputs as, and those of F16 matrices to F16.
 #[derive(Clone, Debug)]
 pub struct MlpSpec {
     /// `[rank, dim]`.

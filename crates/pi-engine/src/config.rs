@@ -26,6 +26,8 @@ pub struct ModelConfig {
     pub neurons: usize,
     /// Positions the model was made for.
     pub context: usize,
+    /// Which norms.
+    pub norm: NormKind,
     /// Added inside the norms.
     pub norm_eps: f32,
     /// The FFN's activation.
@@ -34,6 +36,20 @@ pub struct ModelConfig {
     pub gating: Gating,
     /// Rotary embedding: pairing, rotated numbers per head, base, scaling.
     pub rope: Option<RopeConfig>,
+    /// Learned positions: which row of their table the first position has. `None` if there is no table.
+    pub position_offset: Option<usize>,
+    /// Attention and FFN both read the layer's input, instead of the FFN reading what attention made of it.
+    pub parallel: bool,
+}
+
+/// Which norms a family has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NormKind {
+    /// RMSNorm: a weight.
+    Rms,
+    /// LayerNorm: a weight and a bias.
+    Layer,
 }
 
 /// Rotary embedding as far as metadata describes it.
@@ -155,6 +171,61 @@ impl<'a> Keys<'a> {
             Activation::Relu if threshold > 0.0 => Ok(Activation::FatRelu(threshold)),
             Activation::Relu => Ok(act),
             other => Err(self.error("hidden_act_threshold", format!("no threshold beside {other}"), threshold)),
+        }
+    }
+
+    /// The numbers that all families have: `{arch}.block_count` and the like. Norms are RMSNorm, neurons have gates, layers are
+    /// sequential, and there are neither rotary nor learned positions: what differs is for the family to change.
+    ///
+    /// # Errors
+    /// If a key is missing, of another type or out of range, or the heads do not fit the width.
+    pub fn config(&self, activation: Activation) -> Result<ModelConfig> {
+        let (dim, heads) = (self.size("embedding_length")?, self.size("attention.head_count")?);
+        let kv_heads = self.size_or("attention.head_count_kv", heads)?;
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(self.error("attention.head_count_kv", format!("a divisor of {heads} heads"), kv_heads));
+        }
+        if self.get::<u32>("attention.key_length")?.is_none() && !dim.is_multiple_of(heads) {
+            return Err(self.error("attention.head_count", format!("a divisor of the width {dim}"), heads));
+        }
+        let head_dim = self.size_or("attention.key_length", dim / heads)?;
+        let value_dim = self.size_or("attention.value_length", head_dim)?;
+        if value_dim != head_dim {
+            return Err(self.error("attention.value_length", format!("{head_dim}, as the keys"), value_dim));
+        }
+        Ok(ModelConfig {
+            architecture: self.arch.into(),
+            name: None,
+            layers: self.size("block_count")?,
+            dim,
+            heads,
+            kv_heads,
+            head_dim,
+            neurons: self.size("feed_forward_length")?,
+            context: self.size("context_length")?,
+            norm: NormKind::Rms,
+            norm_eps: 1e-5,
+            activation: self.activation(activation)?,
+            gating: Gating::Gated,
+            rope: None,
+            position_offset: None,
+            parallel: false,
+        })
+    }
+
+    /// Refuses a variant of the family: the key must be absent or `expected`.
+    ///
+    /// # Errors
+    /// If it is neither, or of another type.
+    pub fn only<T: FromValue<'a> + PartialEq + std::fmt::Display>(
+        &self,
+        name: &str,
+        expected: T,
+        why: &str,
+    ) -> Result<()> {
+        match self.get::<T>(name)? {
+            Some(got) if got != expected => Err(self.error(name, format!("{expected} ({why})"), got)),
+            _ => Ok(()),
         }
     }
 

@@ -5,13 +5,13 @@ use crate::{
     arch::{self, Architecture},
     config::ModelConfig,
     load::{self, LoadOptions, Model},
-    predictors::Predictors,
+    predictors::{self, Predictors},
     source::WeightSource,
     sparsity::{Sparsity, SparsityReport},
     tokenizer,
 };
 use pi_core::{
-    Activation, Device, Executor, KvTypes, Serial,
+    Activation, Device, Executor, KvTypes, Predictor, Serial,
     text::{EncodeOptions, TokenId, Tokenizer},
 };
 use pi_gguf::Source;
@@ -54,6 +54,31 @@ impl Engine {
     /// If a setting is out of range, or there is no memory for the KV cache.
     pub fn session(&self, options: &SessionOptions) -> Result<Session> {
         Session::new(self.clone(), options)
+    }
+
+    /// The same model with other predictors, one per layer, or `None` for a layer that is to run exactly. Weights are shared.
+    ///
+    /// # Errors
+    /// If the model does not leave out idle neurons, or predictors do not fit.
+    pub fn with_predictors(&self, predictors: &[Option<Arc<dyn Predictor>>]) -> Result<Self> {
+        let inner = &self.inner;
+        if !self.sparsity().is_on() {
+            return Err(Error::setting("a model for predictors", "one that leaves out idle neurons", self.sparsity()));
+        }
+        let mut model = inner.model.clone();
+        predictors::put(&mut model.layers, predictors, &inner.config)?;
+        model.sparsity.predictors = predictors.iter().map(|p| p.as_ref().map(|p| p.kind().to_string())).collect();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                config: inner.config.clone(),
+                arch: inner.arch,
+                model,
+                tokenizer: inner.tokenizer.clone(),
+                device: inner.device.clone(),
+                check: inner.check,
+                warnings: inner.warnings.clone(),
+            }),
+        })
     }
 
     /// The model's shape.
@@ -239,6 +264,10 @@ impl EngineBuilder {
             check: self.check,
         };
         let model = load::load(source, arch, &config, &options)?;
+        if let Some(positions) = &model.positions {
+            // OPT's files count the rows of the table, not the positions
+            config.context = config.context.min(positions.len());
+        }
         warnings.extend(load::surplus(source, arch, &config));
         if tokenizer.len() > model.embedding.rows() {
             return Err(Error::Tensor {

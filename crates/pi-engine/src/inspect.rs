@@ -95,25 +95,32 @@ fn missing(source: &dyn WeightSource, arch: &dyn arch::Architecture, config: &Mo
             Err(e) => found.push(e.to_string()),
         }
     };
+    let there = |slot, layer| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, layer))), Ok(Some(_)));
     need(Slot::Embedding, 0, None, d);
+    if config.position_offset.is_some() {
+        need(Slot::PositionEmbedding, 0, None, d);
+    }
     need(Slot::OutputNorm, 0, Some(1), d);
     for layer in 0..config.layers {
         need(Slot::Norm1, layer, Some(1), d);
-        need(Slot::Query, layer, Some(q), d);
-        need(Slot::Key, layer, Some(kv), d);
-        need(Slot::Value, layer, Some(kv), d);
+        if there(Slot::QueryKeyValue, layer) {
+            need(Slot::QueryKeyValue, layer, Some(q.saturating_add(kv).saturating_add(kv)), d);
+        } else {
+            need(Slot::Query, layer, Some(q), d);
+            need(Slot::Key, layer, Some(kv), d);
+            need(Slot::Value, layer, Some(kv), d);
+        }
         need(Slot::AttentionOutput, layer, Some(d), q);
         need(Slot::Norm2, layer, Some(1), d);
         need(Slot::Up, layer, Some(n), d);
         if config.gating != pi_core::Gating::UpOnly {
             need(Slot::Gate, layer, Some(n), d);
         }
-        let there = |slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, layer))), Ok(Some(_)));
-        match there(Slot::DownTransposed) {
+        match there(Slot::DownTransposed, layer) {
             true => need(Slot::DownTransposed, layer, Some(n), d),
             false => need(Slot::Down, layer, Some(d), n),
         }
-        if !there(Slot::Norm1) {
+        if !there(Slot::Norm1, layer) {
             break; // a file that ends early, or a layer count that is damaged
         }
     }

@@ -8,12 +8,15 @@ use pi_core::{
 use std::sync::Arc;
 
 /// The operators of a layer, shared by all sessions.
+#[derive(Clone)]
 pub struct Layer {
     pub(crate) norm1: Arc<dyn Dense>,
     pub(crate) attention: Arc<dyn Attention>,
     pub(crate) norm2: Arc<dyn Dense>,
     pub(crate) ffn: Arc<dyn SparseFfn>,
     pub(crate) predictor: Option<Arc<dyn Predictor>>,
+    /// Bytes of the matrix that says which neurons fire: what a predictor saves reading.
+    pub(crate) gate_bytes: u64,
 }
 
 /// What a session keeps for a layer.
@@ -84,6 +87,7 @@ impl LayerStep<'_> {
     /// # Errors
     /// Whatever the operator reports.
     pub fn norm1(&mut self) -> Result<()> {
+        *self.bytes += self.layer.norm1.bytes();
         Ok(self.layer.norm1.apply(self.h, self.x, Write::Set)?)
     }
 
@@ -124,7 +128,13 @@ impl LayerStep<'_> {
     /// # Errors
     /// Whatever the operator reports.
     pub fn norm2(&mut self) -> Result<()> {
+        *self.bytes += self.layer.norm2.bytes();
         Ok(self.layer.norm2.apply(self.h, self.x, Write::Set)?)
+    }
+
+    /// Whether [`norm1`](Self::norm1) and [`norm2`](Self::norm2) are one.
+    pub fn shares_norm(&self) -> bool {
+        Arc::ptr_eq(&self.layer.norm1, &self.layer.norm2)
     }
 
     /// `h += ffn(x)` over the marked neurons.
@@ -132,10 +142,27 @@ impl LayerStep<'_> {
     /// # Errors
     /// Whatever the operator reports.
     pub fn ffn(&mut self) -> Result<()> {
+        self.start_ffn()?;
+        self.finish_ffn()
+    }
+
+    /// The first half of [`ffn`](Self::ffn): takes `x`, which may be changed then.
+    ///
+    /// # Errors
+    /// Whatever the operator reports.
+    pub fn start_ffn(&mut self) -> Result<()> {
         self.run.ffn.submit(self.x, self.active)?;
         if let Some(observer) = &mut self.observer {
             observer.values(self.index, self.run.ffn.values()?.host()?);
         }
+        Ok(())
+    }
+
+    /// The second half: adds the result to `h`.
+    ///
+    /// # Errors
+    /// Whatever the operator reports.
+    pub fn finish_ffn(&mut self) -> Result<()> {
         self.run.ffn.collect(self.h, Write::Add)?;
         self.finite("ffn")
     }

@@ -29,6 +29,7 @@ mod generate;
 mod inspect;
 mod layer;
 mod load;
+mod positions;
 mod predictors;
 pub mod profile;
 pub mod sampler;
@@ -37,8 +38,10 @@ mod source;
 mod sparsity;
 mod stop;
 pub mod tokenizer;
+#[cfg(feature = "train")]
+pub mod train;
 
-pub use config::ModelConfig;
+pub use config::{ModelConfig, NormKind};
 pub use engine::{Engine, EngineBuilder};
 pub use error::{Error, Result};
 pub use generate::{GenerateOptions, Generated, Sink, StopReason};

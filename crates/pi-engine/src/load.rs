@@ -3,8 +3,9 @@
 use crate::{
     Error, Result,
     arch::{Architecture, Slot},
-    config::ModelConfig,
+    config::{ModelConfig, NormKind},
     layer::Layer,
+    positions::Positions,
     predictors::{Parts, Predictors},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
@@ -17,8 +18,10 @@ use rayon::prelude::*;
 use std::sync::Arc;
 
 /// A loaded model: immutable, shared by all sessions.
+#[derive(Clone)]
 pub(crate) struct Model {
     pub embedding: Matrix,
+    pub positions: Option<Positions>,
     pub layers: Vec<Layer>,
     pub norm: Arc<dyn Dense>,
     pub head: Arc<dyn Dense>,
@@ -75,6 +78,13 @@ pub(crate) fn load(
     };
     let embedding = reader.matrix(&name(Slot::Embedding))?;
     embedding.expect_shape(embedding.rows().max(1), config.dim)?;
+    let positions = match config.position_offset {
+        Some(offset) => {
+            let table = reader.matrix(&name(Slot::PositionEmbedding))?;
+            Some(Positions::new(table, offset, config.dim, reader.path())?)
+        }
+        None => None,
+    };
     let loader = Loader { reader, arch, config, options, sparsity: sparsity.clone(), rope };
     // The first error is reported, not whichever comes first.
     let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect();
@@ -95,7 +105,7 @@ pub(crate) fn load(
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let norm = loader.norm(Slot::OutputNorm, 0)?;
     let head = options.device.linear(&LinearSpec::new(loader.supported(head)?))?;
-    Ok(Model { embedding, layers, norm, head, sparsity, weight_bytes })
+    Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes })
 }
 
 /// What a file allows to be skipped.
@@ -123,7 +133,7 @@ pub(crate) fn sparsity(
 
 /// True if not even the first tensors are there: the file is a vocabulary, and naming all that is missing would say less.
 pub(crate) fn is_bare(source: &dyn WeightSource, arch: &dyn Architecture) -> bool {
-    let first = [Slot::Embedding, Slot::Norm1, Slot::Query, Slot::Up, Slot::OutputNorm];
+    let first = [Slot::Embedding, Slot::Norm1, Slot::Query, Slot::QueryKeyValue, Slot::Up, Slot::OutputNorm];
     first.iter().all(|&slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, 0))), Ok(None)))
 }
 
@@ -168,25 +178,61 @@ impl Loader<'_> {
         Ok(LinearSpec { weight, bias })
     }
 
-    fn norm_weight(&self, slot: Slot, layer: usize) -> Result<Arc<[f32]>> {
-        let name = self.name(slot, layer);
+    /// A vector of the model's width that must be there.
+    fn vector(&self, name: String) -> Result<Arc<[f32]>> {
         self.reader
             .vector(&name, self.config.dim)?
             .ok_or_else(|| Error::Gguf(pi_gguf::Error::MissingTensor { path: self.reader.path().into(), tensor: name }))
     }
 
     fn norm(&self, slot: Slot, layer: usize) -> Result<Arc<dyn Dense>> {
-        let weight = self.norm_weight(slot, layer)?;
-        Ok(self.options.device.norm(&NormSpec::Rms { weight, eps: self.config.norm_eps })?)
+        let (weight, eps) = (self.vector(self.name(slot, layer))?, self.config.norm_eps);
+        let spec = match self.config.norm {
+            NormKind::Rms => NormSpec::Rms { weight, eps },
+            NormKind::Layer => {
+                let bias = Some(self.vector(format!("{}.bias", self.arch.tensor(slot, layer)))?);
+                NormSpec::Layer { weight, bias, eps }
+            }
+        };
+        Ok(self.options.device.norm(&spec)?)
+    }
+
+    /// The norms before attention and before the FFN: one for both in parallel layers with one norm.
+    fn norms(&self, i: usize) -> Result<[Arc<dyn Dense>; 2]> {
+        if !self.config.parallel {
+            return Ok([self.norm(Slot::Norm1, i)?, self.norm(Slot::Norm2, i)?]);
+        }
+        let ffn = self.norm(Slot::Norm2, i)?;
+        match self.reader.find(&self.name(Slot::AttentionNorm, i))? {
+            Some(_) => Ok([self.norm(Slot::AttentionNorm, i)?, ffn]),
+            None => Ok([ffn.clone(), ffn]),
+        }
+    }
+
+    /// Query, key and value projections: each by itself, or rows of one matrix.
+    fn projections(&self, i: usize) -> Result<[LinearSpec; 3]> {
+        let c = self.config;
+        if self.reader.find(&self.name(Slot::QueryKeyValue, i))?.is_none() {
+            return Ok([self.linear(Slot::Query, i)?, self.linear(Slot::Key, i)?, self.linear(Slot::Value, i)?]);
+        }
+        let all = self.linear(Slot::QueryKeyValue, i)?;
+        let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        all.weight.expect_shape(q + 2 * kv, c.dim)?;
+        let part = |from: usize, len: usize| -> Result<LinearSpec> {
+            let bias = all.bias.as_ref().map(|b| b[from..from + len].into());
+            Ok(LinearSpec { weight: all.weight.rows_of(from..from + len)?, bias })
+        };
+        Ok([part(0, q)?, part(q, kv)?, part(q + kv, kv)?])
     }
 
     /// The layer's operators, and the bytes of its matrices.
     fn layer(&self, i: usize) -> Result<(Layer, u64)> {
         let (c, device) = (self.config, self.options.device);
+        let [q, k, v] = self.projections(i)?;
         let attention = AttentionSpec {
-            q: self.linear(Slot::Query, i)?,
-            k: self.linear(Slot::Key, i)?,
-            v: self.linear(Slot::Value, i)?,
+            q,
+            k,
+            v,
             o: self.linear(Slot::AttentionOutput, i)?,
             heads: c.heads,
             kv_heads: c.kv_heads,
@@ -202,12 +248,14 @@ impl Loader<'_> {
         let bytes: u64 = bytes.map(|m| m.size_bytes() as u64).sum();
         let predictor = self.predictor(i, &ffn)?;
         let bytes = bytes + predictor.as_ref().map_or(0, |p| p.bytes());
+        let [norm1, norm2] = self.norms(i)?;
         let layer = Layer {
-            norm1: self.norm(Slot::Norm1, i)?,
+            norm1,
             attention: device.attention(&attention)?,
-            norm2: self.norm(Slot::Norm2, i)?,
+            norm2,
             ffn: device.sparse_ffn(&ffn, &NeuronSet::all(c.neurons))?,
             predictor,
+            gate_bytes: ffn.gate.as_ref().unwrap_or(&ffn.up).size_bytes() as u64,
         };
         Ok((layer, bytes))
     }

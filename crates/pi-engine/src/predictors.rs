@@ -2,6 +2,8 @@
 
 use crate::{
     Error, Result,
+    config::ModelConfig,
+    layer::Layer,
     source::{Reader, WeightSource},
 };
 use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor};
@@ -15,6 +17,13 @@ pub enum Predictors {
     /// Those of the model's file: `blk.N.fc1.weight` and `blk.N.fc2.weight`.
     File {
         /// What an output has to reach. `None`: what the file says ([`THRESHOLDS`] for each layer, or [`THRESHOLD`]), or 0.
+        threshold: Option<f32>,
+    },
+    /// Those of another file, as [`File`](Self::File) otherwise: predictors that were trained for a model lie beside it.
+    Beside {
+        /// The file.
+        source: Arc<dyn WeightSource>,
+        /// As of [`File`](Self::File).
         threshold: Option<f32>,
     },
     /// The signs of the gate's weights. See [`Sign`].
@@ -39,6 +48,7 @@ impl fmt::Debug for Predictors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { threshold } => write!(f, "File({threshold:?})"),
+            Self::Beside { source, .. } => write!(f, "Beside({})", source.metadata().path().display()),
             Self::Sign { margin } => write!(f, "Sign({margin})"),
             Self::Oracle => write!(f, "Oracle"),
             Self::Own(all) => write!(f, "Own({} layers)", all.len()),
@@ -68,28 +78,16 @@ impl Predictors {
     /// If matrices do not fit the layer, or a setting is out of range.
     pub(crate) fn layer(&self, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
         let found: Arc<dyn Predictor> = match self {
-            Self::File { threshold } => {
-                let threshold = match threshold {
-                    Some(threshold) => *threshold,
-                    None => stated(parts.reader.source, i)?,
-                };
-                let [fc1, fc2] = &parts.names;
-                let (fc1, fc2) = match (parts.reader.find(fc1)?, parts.reader.find(fc2)?) {
-                    (None, None) => return Ok(None),
-                    (fc1, fc2) => {
-                        let missing = |name: &String| {
-                            Error::Gguf(pi_gguf::Error::MissingTensor {
-                                path: parts.reader.path().into(),
-                                tensor: name.clone(),
-                            })
-                        };
-                        let [name1, name2] = &parts.names;
-                        (fc1.ok_or_else(|| missing(name1))?, fc2.ok_or_else(|| missing(name2))?)
-                    }
-                };
-                fc1.expect_shape(fc1.rows(), parts.ffn.dim())?;
-                fc2.expect_shape(parts.ffn.neurons(), fc1.rows())?;
-                parts.device.mlp(&MlpSpec { fc1, fc2, threshold })?
+            Self::File { threshold } => match mlp(parts.reader, *threshold, i, parts)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+            Self::Beside { source, threshold } => {
+                let reader = Reader { source: &**source, check: parts.reader.check };
+                match mlp(&reader, *threshold, i, parts)? {
+                    Some(found) => found,
+                    None => return Ok(None),
+                }
             }
             Self::Sign { margin } => Arc::new(Sign::new(gate(parts.ffn).0, *margin, parts.exec.clone())?),
             Self::Oracle => {
@@ -104,13 +102,49 @@ impl Predictors {
                 None => return Err(Error::setting("predictors", "one per layer", all.len())),
             },
         };
-        let (got, want) = ((found.dim(), found.neurons()), (parts.ffn.dim(), parts.ffn.neurons()));
-        if got != want {
-            let expected = format!("width {}, {} neurons, as layer {i}", want.0, want.1);
-            return Err(Error::setting("predictor", expected, format!("width {}, {} neurons", got.0, got.1)));
-        }
+        fits(i, &*found, (parts.ffn.dim(), parts.ffn.neurons()))?;
         Ok(Some(found))
     }
+}
+
+/// Gives layers their predictors.
+pub(crate) fn put(layers: &mut [Layer], predictors: &[Option<Arc<dyn Predictor>>], config: &ModelConfig) -> Result<()> {
+    if predictors.len() != layers.len() {
+        return Err(Error::setting("predictors", format!("{}, one per layer", layers.len()), predictors.len()));
+    }
+    for (i, (layer, predictor)) in layers.iter_mut().zip(predictors).enumerate() {
+        if let Some(p) = predictor {
+            fits(i, &**p, (config.dim, config.neurons))?;
+        }
+        layer.predictor.clone_from(predictor);
+    }
+    Ok(())
+}
+
+fn fits(layer: usize, p: &dyn Predictor, want: (usize, usize)) -> Result<()> {
+    let got = (p.dim(), p.neurons());
+    if got == want {
+        return Ok(());
+    }
+    let expected = format!("width {}, {} neurons, as layer {layer}", want.0, want.1);
+    Err(Error::setting("predictor", expected, format!("width {}, {} neurons", got.0, got.1)))
+}
+
+/// The predictor of a file.
+fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
+    let threshold = threshold.map_or_else(|| stated(reader.source, i), Ok)?;
+    let [name1, name2] = &parts.names;
+    let (fc1, fc2) = match (reader.find(name1)?, reader.find(name2)?) {
+        (None, None) => return Ok(None),
+        (Some(fc1), Some(fc2)) => (fc1, fc2),
+        (fc1, _) => {
+            let tensor = if fc1.is_none() { name1 } else { name2 }.clone();
+            return Err(Error::Gguf(pi_gguf::Error::MissingTensor { path: reader.path().into(), tensor }));
+        }
+    };
+    fc1.expect_shape(fc1.rows(), parts.ffn.dim())?;
+    fc2.expect_shape(parts.ffn.neurons(), fc1.rows())?;
+    Ok(Some(parts.device.mlp(&MlpSpec { fc1, fc2, threshold })?))
 }
 
 /// The matrix whose sign decides whether a neuron fires, and its bias.

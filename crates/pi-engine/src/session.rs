@@ -112,6 +112,10 @@ impl Session {
                 return Err(Error::setting(name, format!("a number from 1 to {most}"), value));
             }
         }
+        if let Some(positions) = inner.model.positions.as_ref().filter(|p| p.len() < context) {
+            let expected = format!("at most {}, as many positions as the model has learned", positions.len());
+            return Err(Error::setting("context", expected, context));
+        }
         let batch = options.batch.min(context.saturating_mul(options.sequences));
         let limits = Limits { tokens: batch, sequences: options.sequences, context };
         let layers = inner.model.layers.iter().map(|l| LayerRun::open(l, &limits)).collect::<Result<Vec<_>>>()?;
@@ -323,6 +327,9 @@ impl Session {
             decode(view.row(t.token as usize), row);
         }
         self.stats.bytes += (n * view.row_bytes()) as u64;
+        if let Some(positions) = &model.positions {
+            self.stats.bytes += positions.add(&self.batch, &mut self.h, &mut self.x)?;
+        }
         for (index, (layer, run)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mut step = LayerStep {
                 layer,
@@ -338,7 +345,6 @@ impl Session {
             };
             inner.arch.layer(&mut step)?;
             self.stats += run.take_stats();
-            self.stats.bytes += layer.norm1.bytes() + layer.norm2.bytes();
         }
         if self.wanted.is_empty() {
             return Ok(());

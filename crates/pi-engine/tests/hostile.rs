@@ -5,11 +5,12 @@ mod common;
 use common::exact;
 use pi_engine::{GenerateOptions, SessionOptions, Sparsity, inspect};
 use pi_gguf::{File, Kind, Value};
-use pi_testkit::{TinyModel, tiny};
+use pi_testkit::{TinyModel, synth::Family, tiny};
 use proptest::{prelude::*, sample::select};
 use std::ops::ControlFlow;
 
-const KEYS: [&str; 27] = [
+/// Keys, those of families as LLaMA has them.
+const KEYS: [&str; 34] = [
     "general.architecture",
     "llama.context_length",
     "llama.embedding_length",
@@ -30,6 +31,13 @@ const KEYS: [&str; 27] = [
     "llama.rope.scaling.yarn_beta_fast",
     "llama.rope.scaling.yarn_beta_slow",
     "llama.expert_count",
+    "llama.attention.layer_norm_epsilon",
+    "llama.attention.max_alibi_bias",
+    "llama.alibi",
+    "llama.use_parallel_residual",
+    "llama.do_layer_norm_before",
+    "llama.word_embed_proj_dim",
+    "powerinfer.sparse_threshold",
     "llama.hidden_act",
     "llama.hidden_act_threshold",
     "tokenizer.ggml.model",
@@ -49,8 +57,22 @@ fn odd() -> impl Strategy<Value = Odd> {
     let numbers = select(vec![0u32, 1, 2, 3, 4, 7, 8, 15, 16, 17, 63, 64, 65, 96, 256, 287, 288, 1 << 24, u32::MAX]);
     let floats =
         select(vec![0.0f32, -1.0, 1.0, 1e-30, 1e30, f32::MAX, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.5]);
-    let texts =
-        select(vec!["", "llama", "gpt2", "yarn", "linear", "none", "relu", "silu", "fatrelu(0.5)", "x", "\u{0}"]);
+    let texts = select(vec![
+        "",
+        "llama",
+        "falcon",
+        "opt",
+        "bamboo",
+        "gpt2",
+        "yarn",
+        "linear",
+        "none",
+        "relu",
+        "silu",
+        "fatrelu(0.5)",
+        "x",
+        "\u{0}",
+    ]);
     prop_oneof![
         1 => Just(Odd::Missing),
         6 => numbers.clone().prop_map(|v| Odd::Value(v.into())),
@@ -67,7 +89,11 @@ fn odd() -> impl Strategy<Value = Odd> {
 fn run(file: &File, sparsity: Sparsity) {
     let report = inspect(file);
     let Ok(engine) = exact().sparsity(sparsity).load(file) else {
-        assert!(sparsity == Sparsity::Exact || !report.problems.is_empty() || report.config.is_some());
+        assert!(
+            matches!(sparsity, Sparsity::Exact | Sparsity::Predictor)
+                || !report.problems.is_empty()
+                || report.config.is_some()
+        );
         return;
     };
     assert!(report.config.is_some());
@@ -84,13 +110,16 @@ proptest! {
         changes in prop::collection::vec((select(KEYS.to_vec()), odd()), 1..4),
         scaling in select(vec![None, Some(("yarn", 4.0, 64))]),
         kind in select(vec![Kind::Gguf, Kind::PowerInfer]), qkv_bias in any::<bool>(),
-        sparsity in select(vec![Sparsity::Auto, Sparsity::Off, Sparsity::Exact]),
+        sparsity in select(vec![Sparsity::Auto, Sparsity::Off, Sparsity::Exact, Sparsity::Predictor]),
+        family in select(Family::ALL.to_vec()), rank in select(vec![None, Some(32)]),
     ) {
-        let model = TinyModel { layers: 1, rope_scaling: scaling, kind, qkv_bias, ..TinyModel::default() };
+        let model = TinyModel { family, rank, layers: 1, rope_scaling: scaling, kind, qkv_bias, ..TinyModel::default() };
+        let own = |key: &str| key.replace("llama.", &format!("{family}."));
+        let changes: Vec<_> = changes.iter().map(|(key, change)| (own(key), change)).collect();
         let mut keys: Vec<(&str, Option<Value<'_>>)> = Vec::new();
         for (key, change) in &changes {
-            if !keys.iter().any(|(k, _)| k == key) {
-                keys.push((key, match change { Odd::Missing => None, Odd::Value(v) => Some(*v) }));
+            if !keys.iter().any(|(k, _)| *k == key) {
+                keys.push((key.as_str(), match change { Odd::Missing => None, Odd::Value(v) => Some(*v) }));
             }
         }
         if let Ok(file) = File::from_bytes(tiny::rewrite(&model.file(), &keys, |_, _| true), "odd.gguf") {
@@ -100,10 +129,15 @@ proptest! {
 
     #[test]
     fn files_with_missing_and_damaged_tensors_load_or_are_refused(
-        lost in prop::option::of(0usize..13), spoiled in 0usize..13, seed in any::<u64>(), all in any::<bool>(),
+        lost in prop::option::of(0usize..24), spoiled in 0usize..24, seed in any::<u64>(), all in any::<bool>(),
         act in select(vec!["relu", "silu", "fatrelu"]), neuron_major in any::<bool>(),
+        family in select(Family::ALL.to_vec()), two_norms in any::<bool>(),
+        sparsity in select(vec![Sparsity::Auto, Sparsity::Predictor]),
     ) {
-        let model = TinyModel { layers: 1, hidden_act: Some(act), neuron_major, ..TinyModel::default() };
+        let rank = (sparsity == Sparsity::Predictor).then_some(32);
+        let model = TinyModel {
+            family, two_norms, rank, layers: 1, hidden_act: Some(act), neuron_major, ..TinyModel::default()
+        };
         let mut rng = pi_testkit::Random(seed);
         let mut i = 0;
         let bytes = tiny::rewrite(&model.file(), &[], |_, bytes| {
@@ -118,7 +152,7 @@ proptest! {
             Some(i - 1) != lost
         });
         if let Ok(file) = File::from_bytes(bytes, "odd.gguf") {
-            run(&file, Sparsity::Auto);
+            run(&file, sparsity);
         }
     }
 

@@ -5,12 +5,14 @@
 
 mod common;
 
-use common::{difference, exact, ids, load, logits, logits_in, rms_difference, rows, same_bits, step, with_isa};
+use common::{
+    difference, exact, ids, load, logits, logits_in, predicted_models, rms_difference, rows, same_bits, step, with_isa,
+};
 use pi_core::{Executor, KvType, QuantType};
 use pi_engine::{Session, SessionOptions, Sparsity, StepToken};
 use pi_gguf::{File, Kind};
 use pi_sparse_cpu::{CpuDevice, Crossover, Isa, Kernels};
-use pi_testkit::{Random, TinyModel, naive, tiny};
+use pi_testkit::{Random, TinyModel, naive, synth::Family, tiny};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -61,7 +63,19 @@ fn models() -> Vec<(&'static str, TinyModel)> {
         model("heads wider than the stream", &|m| m.head_dim = 32),
         model("odd widths", &|m| (m.dim, m.neurons, m.head_dim) = (36, 53, 6)),
         model("few neurons fire", &|m| m.gate_shift = -3.0),
+        model("bamboo relu", &|m| m.family = Family::Bamboo),
+        model("bamboo", &|m| (m.family, m.hidden_act, m.neuron_major) = (Family::Bamboo, None, true)),
+        model("falcon relu", &|m| m.family = Family::Falcon),
+        model("falcon, one head of keys", &|m| (m.family, m.hidden_act, m.kv_heads) = (Family::Falcon, None, 1)),
+        model("falcon relu, two norms", &|m| (m.family, m.two_norms) = (Family::Falcon, true)),
+        model("falcon with biases", &|m| (m.family, m.qkv_bias, m.tied) = (Family::Falcon, true, true)),
+        model("opt relu", &|m| (m.family, m.kv_heads, m.tied) = (Family::Opt, 4, true)),
+        model("opt, few neurons fire", &|m| (m.family, m.hidden_act, m.gate_shift) = (Family::Opt, None, -3.0)),
+        model("opt gelu", &|m| (m.family, m.hidden_act, m.kv_heads) = (Family::Opt, Some("gelu"), 4)),
     ]
+    .into_iter()
+    .chain(predicted_models())
+    .collect()
 }
 
 #[test]
@@ -214,10 +228,14 @@ fn steps_of_any_size_give_the_bits_of_one_token_at_a_time() {
 /// Sequences of different lengths, fed in random pieces in a random mixture, each as if it were alone (N05, P05).
 #[test]
 fn sequences_in_one_step_do_not_see_each_other() {
-    let file = TinyModel { hidden_act: Some("relu"), gate_shift: -1.0, ..TinyModel::default() }.file();
+    let dense = TinyModel { hidden_act: Some("relu"), gate_shift: -1.0, ..TinyModel::default() };
+    let predicted = predicted_models().map(|(_, model)| (model.file(), Sparsity::Predictor));
+    let files = [Sparsity::Off, Sparsity::Exact].map(|sparsity| (dense.file(), sparsity));
+    let files: Vec<_> = files.into_iter().chain(predicted).collect();
     for isa in Isa::available() {
-        for sparsity in [Sparsity::Off, Sparsity::Exact] {
-            let engine = load(with_isa(isa).sparsity(sparsity).threads(2), &file);
+        for (file, sparsity) in &files {
+            let sparsity = *sparsity;
+            let engine = load(with_isa(isa).sparsity(sparsity).threads(2), file);
             for count in 1..=4usize {
                 let mut rng = Random(count as u64);
                 let texts: Vec<Vec<u32>> = (0..count).map(|s| ids(9 + 23 * s, 40 + s as u64)).collect();
@@ -398,12 +416,13 @@ proptest! {
     fn any_small_model_in_any_pieces_equals_the_naive_forward_pass(
         dim in 1usize..40, layers in 1usize..3, kv_heads in 1usize..4, group in 1usize..4, half_head in 1usize..8,
         neurons in 1usize..80, seed in any::<u64>(), neuron_major in any::<bool>(), tied in any::<bool>(),
-        qkv_bias in any::<bool>(), act in prop::sample::select(vec!["relu", "relu2", "silu"]),
+        qkv_bias in any::<bool>(), family in prop::sample::select(Family::ALL.to_vec()), two_norms in any::<bool>(),
+        act in prop::sample::select(vec!["relu", "relu2", "silu"]),
         scaling in prop::sample::select(vec![None, Some(("linear", 2.0, 32)), Some(("yarn", 8.0, 32))]),
         threads in 1usize..4, pieces in prop::collection::vec(1usize..20, 1..5), length in 1usize..40,
     ) {
         let model = TinyModel {
-            dim, layers, heads: kv_heads * group, kv_heads, head_dim: 2 * half_head, neurons, seed, neuron_major, tied,
+            family, two_norms, dim, layers, heads: kv_heads * group, kv_heads, head_dim: 2 * half_head, neurons, seed, neuron_major, tied,
             qkv_bias, hidden_act: Some(act), rope_scaling: scaling, ..TinyModel::default()
         };
         let (file, tokens) = (model.file(), ids(length, seed));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{exact, ids, load, with_isa};
+use common::{exact, ids, load, predicted_models, predicting, with_isa};
 use pi_core::{KvType, QuantType};
 use pi_engine::{GenerateOptions, Sampler, SamplingParams, SessionOptions, Sink, Sparsity, StepToken, sampler::Chain};
 use pi_sparse_cpu::Isa;
@@ -91,8 +91,31 @@ fn decoding_and_sampling_allocate_nothing_per_token() {
             }
         }
     }
+    families();
     several_sequences();
     whole_generations();
+}
+
+/// The same for the other families, with predictors.
+fn families() {
+    for (name, model) in predicted_models() {
+        for ty in [QuantType::F16, QuantType::Q4_0] {
+            let file = TinyModel { ty, ..model.clone() }.file();
+            for isa in Isa::available() {
+                let engine = load(predicting(isa, None).threads(2), &file);
+                let mut s = engine.session(&SessionOptions::default()).expect("a session");
+                s.feed(0, &ids(70, 1)).expect("a prompt");
+                let mut decode = |n: u32| {
+                    (0..n).for_each(|token| s.step(&[StepToken { token, seq: 0, logits: true }]).expect("a step"));
+                };
+                decode(3);
+                let before = REQUESTS.load(SeqCst);
+                decode(20);
+                let requests = REQUESTS.load(SeqCst) - before;
+                assert_eq!(requests, 0, "{name}, {ty}, {isa}: {requests} requests for memory in 20 tokens");
+            }
+        }
+    }
 }
 
 /// From the first tokens on, `generate` allocates nothing either: text, stop strings and the list of tokens included.

@@ -7,8 +7,10 @@ use crate::{
     split,
     weights::{Packer, Weights},
 };
+use half::f16;
 use pi_core::{
-    ActiveSet, Dense, Executor, Hidden, Limits, LinearSpec, MlpSpec, NeuronSet, Predictor, PredictorRun, Result, Write,
+    ActiveSet, Dense, Executor, Hidden, Limits, LinearSpec, MlpSpec, NeuronSet, Predictor, PredictorRun, QuantType,
+    Result, Write,
 };
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ pub(crate) struct CpuMlp {
     rank: usize,
     dim: usize,
     threshold: f32,
+    /// Inputs of both matrices are rounded to F16.
+    rounds: bool,
     exec: Arc<dyn Executor>,
 }
 
@@ -37,9 +41,16 @@ impl CpuMlp {
             rank: spec.fc1.rows(),
             dim: spec.fc1.cols(),
             threshold: spec.threshold,
+            rounds: spec.fc1.ty() == QuantType::F16,
             exec: exec.clone(),
         })
     }
+}
+
+/// PowerInfer rounds the inputs of F16 matrices to F16, and a file's predictors are judged as it runs them: a neuron at the
+/// threshold is on the same side here. What is beyond F16 stays as it is, instead of becoming infinite.
+fn round(v: f32) -> f32 {
+    if v.abs() > f16::MAX.to_f32() { v } else { f16::from_f32(v).to_f32() }
 }
 
 impl Predictor for CpuMlp {
@@ -60,24 +71,39 @@ impl Predictor for CpuMlp {
     }
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>> {
-        Ok(Box::new(Run { inner: Hidden::try_new(limits.tokens, self.rank)?, op: self }))
+        let rounded = match self.rounds {
+            true => Some(Hidden::try_new(limits.tokens, self.dim)?),
+            false => None,
+        };
+        Ok(Box::new(Run { rounded, inner: Hidden::try_new(limits.tokens, self.rank)?, op: self }))
     }
 }
 
 struct Run {
     op: Arc<CpuMlp>,
+    /// `[tokens, dim]`: what fc1 reads, if that is not the residual stream as it is.
+    rounded: Option<Hidden>,
     /// `[tokens, rank]`: relu(fc1 · h).
     inner: Hidden,
 }
 
 impl PredictorRun for Run {
     fn mark(&mut self, h: &mut Hidden, _: &mut Hidden, active: &mut ActiveSet) -> Result<()> {
-        let Self { op, inner } = self;
+        let Self { op, rounded, inner } = self;
         let Weights { m, k } = &op.fc2;
         check("predictor", h, op.dim, inner, op.rank, Write::Set)?;
-        op.fc1.apply(h, inner, Write::Set)?;
+        let input = match rounded {
+            Some(rounded) => {
+                rounded.resize(h.tokens())?;
+                rounded.host_overwrite().iter_mut().zip(h.host()?).for_each(|(r, v)| *r = round(*v));
+                rounded
+            }
+            None => h,
+        };
+        op.fc1.apply(input, inner, Write::Set)?;
         // NaN stays, and marks its neurons: what is wrong is to be seen
-        inner.host_mut()?.iter_mut().for_each(|v| *v = if *v < 0.0 { 0.0 } else { *v });
+        let rounded = |v: f32| if op.rounds { round(v) } else { v };
+        inner.host_mut()?.iter_mut().for_each(|v| *v = if *v < 0.0 { 0.0 } else { rounded(*v) });
         let tokens = inner.tokens();
         let x = encode(&*op.exec, &k.activations, inner)?;
         let (view, neurons, words) = (m.view(), m.rows(), m.rows().div_ceil(WORD));

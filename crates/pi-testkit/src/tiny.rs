@@ -1,11 +1,14 @@
 //! Small random models, written as GGUF in memory.
 
+use crate::synth::Family;
 use pi_core::{Matrix, QuantType, Result};
 use pi_gguf::{Builder, File, Kind, Value};
 
-/// A small LLaMA-like model with random weights. Change fields, then [`build`](Self::build).
+/// A small model with random weights. Change fields, then [`build`](Self::build).
 #[derive(Clone, Debug)]
 pub struct TinyModel {
+    /// The family.
+    pub family: Family,
     /// The magic.
     pub kind: Kind,
     /// Width.
@@ -26,19 +29,24 @@ pub struct TinyModel {
     pub rows: Option<usize>,
     /// Type of the matrices.
     pub ty: QuantType,
-    /// Biases on q, k and v.
+    /// Biases on q, k and v (OPT has biases everywhere).
     pub qkv_bias: bool,
+    /// A norm for each branch of Falcon's layers.
+    pub two_norms: bool,
+    /// `fc1` and `fc2` of this rank, if any, and `powerinfer.sparse_threshold` 0. They are as random as everything else: half
+    /// of the neurons are marked, whether they fire or not.
+    pub rank: Option<usize>,
     /// No `output.weight`.
     pub tied: bool,
     /// `ffn_down_t` instead of `ffn_down`.
     pub neuron_major: bool,
-    /// `llama.hidden_act`, if any.
+    /// `{family}.hidden_act`, if any.
     pub hidden_act: Option<&'static str>,
-    /// `llama.hidden_act_threshold`, if any.
+    /// `{family}.hidden_act_threshold`, if any.
     pub threshold: Option<f32>,
-    /// `llama.rope.scaling.type` with its factor and original context, if any.
+    /// `{family}.rope.scaling.type` with its factor and original context, if any.
     pub rope_scaling: Option<(&'static str, f32, u32)>,
-    /// Factor on the gate weights' mean: negative makes neurons fire less.
+    /// Factor on the mean of the gate's weights, or of up's where there is no gate: negative makes neurons fire less.
     pub gate_shift: f32,
     /// Factor on the up weights, to test large values.
     pub up_scale: f32,
@@ -53,6 +61,7 @@ pub struct TinyModel {
 impl Default for TinyModel {
     fn default() -> Self {
         Self {
+            family: Family::Llama,
             kind: Kind::Gguf,
             dim: 64,
             layers: 2,
@@ -64,6 +73,8 @@ impl Default for TinyModel {
             rows: None,
             ty: QuantType::F32,
             qkv_bias: false,
+            two_norms: false,
+            rank: None,
             tied: false,
             neuron_major: false,
             hidden_act: Some("relu"),
@@ -117,8 +128,9 @@ impl TinyModel {
     }
 
     fn metadata(&self, b: &mut Builder) {
+        let arch = self.family.name();
         let mut int = |key: &str, v: usize| {
-            b.set(&format!("llama.{key}"), v as u32).expect("a key");
+            b.set(&format!("{arch}.{key}"), v as u32).expect("a key");
         };
         int("context_length", self.context as usize);
         int("embedding_length", self.dim);
@@ -128,26 +140,32 @@ impl TinyModel {
         int("attention.head_count_kv", self.kv_heads);
         int("attention.key_length", self.head_dim);
         int("attention.value_length", self.head_dim);
-        int("rope.dimension_count", self.head_dim);
+        if self.family != Family::Opt {
+            int("rope.dimension_count", self.head_dim);
+        }
         let words = (259..self.vocab).map(|i| format!("\u{2581}w{i}"));
         let tokens = ["<unk>", "<s>", "</s>"].map(String::from).into_iter();
         let tokens = tokens.chain((0..256).map(|i| format!("<0x{i:02X}>"))).chain(words);
         let types: Vec<i32> =
             (0..self.vocab).map(|i| [2, 3, 3].get(i).copied().unwrap_or(if i < 259 { 6 } else { 1 })).collect();
         let set = |b: &mut Builder| -> pi_gguf::Result<()> {
-            b.set("general.architecture", "llama")?;
+            b.set("general.architecture", arch)?;
             b.set("general.name", "tiny")?;
-            b.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32)?;
+            let norm = if self.has_layer_norm() { "layer_norm_epsilon" } else { "layer_norm_rms_epsilon" };
+            b.set(&format!("{arch}.attention.{norm}"), 1e-5f32)?;
+            if self.rank.is_some() {
+                b.set("powerinfer.sparse_threshold", 0.0f32)?;
+            }
             if let Some(act) = self.hidden_act {
-                b.set("llama.hidden_act", act)?;
+                b.set(&format!("{arch}.hidden_act"), act)?;
             }
             if let Some(t) = self.threshold {
-                b.set("llama.hidden_act_threshold", t)?;
+                b.set(&format!("{arch}.hidden_act_threshold"), t)?;
             }
             if let Some((kind, factor, original)) = self.rope_scaling {
-                b.set("llama.rope.scaling.type", kind)?;
-                b.set("llama.rope.scaling.factor", factor)?;
-                b.set("llama.rope.scaling.original_context_length", original)?;
+                b.set(&format!("{arch}.rope.scaling.type"), kind)?;
+                b.set(&format!("{arch}.rope.scaling.factor"), factor)?;
+                b.set(&format!("{arch}.rope.scaling.original_context_length"), original)?;
             }
             b.set("tokenizer.ggml.model", "llama")?;
             b.set_strings("tokenizer.ggml.tokens", tokens)?;
@@ -161,45 +179,119 @@ impl TinyModel {
         set(b).expect("a tiny model's metadata");
     }
 
+    fn has_layer_norm(&self) -> bool {
+        matches!(self.family, Family::Falcon | Family::Opt)
+    }
+
     fn tensors(&self) -> Result<Vec<Matrix>> {
-        let mut rng = Random(self.seed);
-        let mut all = Vec::new();
-        let mut add = |name: String, ty, rows: usize, cols: usize, scale: f32, shift: f32| {
-            let data: Vec<f32> = (0..rows * cols).map(|_| rng.normal() * scale + shift).collect();
-            all.push(Matrix::encode(name, ty, rows, cols, &data)?);
-            Ok(())
-        };
-        let (d, n, q, kv) = (self.dim, self.neurons, self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let (ty, f32) = (self.ty, QuantType::F32);
-        let scale = |cols: usize| 1.0 / (cols as f32).sqrt();
-        add("token_embd.weight".into(), ty, self.rows.unwrap_or(self.vocab), d, 1.0, 0.0)?;
-        add("output_norm.weight".into(), f32, 1, d, 0.1, 1.0)?;
+        let mut made = Made { rng: Random(self.seed), all: Vec::new() };
+        let (d, ty, rows) = (self.dim, self.ty, self.rows.unwrap_or(self.vocab));
+        made.add("token_embd.weight", ty, rows, d, 1.0, 0.0)?;
+        made.norm("output_norm", d, self.has_layer_norm())?;
         if !self.tied {
-            add("output.weight".into(), ty, self.rows.unwrap_or(self.vocab), d, 3.0 * scale(d), 0.0)?;
+            made.add("output.weight", ty, rows, d, 3.0 * scale(d), 0.0)?;
         }
-        let factors = self.rope_factors.as_ref();
-        let factors = factors.map(|f| Matrix::encode("rope_freqs.weight", f32, 1, f.len(), f)).transpose()?;
+        if self.family == Family::Opt {
+            // two rows that no position has
+            made.add("position_embd.weight", ty, self.context as usize + 2, d, 1.0, 0.0)?;
+        }
         for i in 0..self.layers {
-            let name = |s: &str| format!("blk.{i}.{s}");
-            add(name("attn_norm.weight"), f32, 1, d, 0.1, 1.0)?;
-            add(name("ffn_norm.weight"), f32, 1, d, 0.1, 1.0)?;
-            for (slot, rows) in [("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
-                add(name(&format!("{slot}.weight")), ty, rows, d, scale(d), 0.0)?;
-                if self.qkv_bias {
-                    add(name(&format!("{slot}.bias")), f32, 1, rows, 0.5, 0.0)?;
-                }
-            }
-            add(name("attn_output.weight"), ty, d, q, scale(q), 0.0)?;
-            add(name("ffn_gate.weight"), ty, n, d, scale(d), self.gate_shift * scale(d))?;
-            add(name("ffn_up.weight"), ty, n, d, scale(d) * self.up_scale, 0.0)?;
-            if self.neuron_major {
-                add(name("ffn_down_t.weight"), ty, n, d, scale(n), 0.0)?;
-            } else {
-                add(name("ffn_down.weight"), ty, d, n, scale(n), 0.0)?;
-            }
+            self.layer(&mut made, i)?;
         }
-        all.extend(factors);
-        Ok(all)
+        if let Some(f) = &self.rope_factors {
+            made.all.push(Matrix::encode("rope_freqs.weight", QuantType::F32, 1, f.len(), f)?);
+        }
+        Ok(made.all)
+    }
+
+    fn layer(&self, made: &mut Made, i: usize) -> Result<()> {
+        let (d, n, q, kv) = (self.dim, self.neurons, self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let (ty, is_opt) = (self.ty, self.family == Family::Opt);
+        let name = |s: &str| format!("blk.{i}.{s}");
+        let second = match self.family {
+            Family::Falcon => self.two_norms.then_some("attn_norm_2"),
+            _ => Some("ffn_norm"),
+        };
+        for norm in ["attn_norm"].into_iter().chain(second) {
+            made.norm(&name(norm), d, self.has_layer_norm())?;
+        }
+        let projections: &[(&str, usize)] = match self.family {
+            Family::Falcon => &[("attn_qkv", q + 2 * kv)],
+            _ => &[("attn_q", q), ("attn_k", kv), ("attn_v", kv)],
+        };
+        for &(slot, rows) in projections {
+            made.matrix(&name(slot), ty, [rows, d], [1.0, 0.0], (self.qkv_bias || is_opt).then_some(rows))?;
+        }
+        made.matrix(&name("attn_output"), ty, [d, q], [1.0, 0.0], is_opt.then_some(d))?;
+        if self.family.has_gate() {
+            made.matrix(&name("ffn_gate"), ty, [n, d], [1.0, self.gate_shift], None)?;
+        }
+        let shift = if self.family.has_gate() { 0.0 } else { self.gate_shift };
+        made.matrix(&name("ffn_up"), ty, [n, d], [self.up_scale, shift], is_opt.then_some(n))?;
+        let bias = is_opt.then_some(d);
+        if self.neuron_major {
+            made.add(&name("ffn_down_t.weight"), ty, n, d, scale(n), 0.0)?;
+            made.bias(&name("ffn_down_t"), bias)?;
+        } else {
+            made.matrix(&name("ffn_down"), ty, [d, n], [1.0, 0.0], bias)?;
+        }
+        if let Some(rank) = self.rank {
+            made.matrix(&name("fc1"), ty, [rank, d], [1.0, 0.0], None)?;
+            made.matrix(&name("fc2"), ty, [n, rank], [1.0, 0.0], None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Deviation of a row's weights such that its product with ordinary inputs is about 1.
+fn scale(cols: usize) -> f32 {
+    1.0 / (cols as f32).sqrt()
+}
+
+/// The tensors so far.
+struct Made {
+    rng: Random,
+    all: Vec<Matrix>,
+}
+
+impl Made {
+    fn numbers(&mut self, n: usize, scale: f32, shift: f32) -> Vec<f32> {
+        (0..n).map(|_| self.rng.normal() * scale + shift).collect()
+    }
+
+    fn add(&mut self, name: &str, ty: QuantType, rows: usize, cols: usize, scale: f32, shift: f32) -> Result<()> {
+        let data = self.numbers(rows * cols, scale, shift);
+        self.all.push(Matrix::encode(name, ty, rows, cols, &data)?);
+        Ok(())
+    }
+
+    fn norm(&mut self, name: &str, dim: usize, has_bias: bool) -> Result<()> {
+        self.add(&format!("{name}.weight"), QuantType::F32, 1, dim, 0.1, 1.0)?;
+        if has_bias {
+            self.add(&format!("{name}.bias"), QuantType::F32, 1, dim, 0.1, 0.0)?;
+        }
+        Ok(())
+    }
+
+    /// A matrix of a layer; `factors` are those of its deviation and its mean.
+    fn matrix(
+        &mut self,
+        name: &str,
+        ty: QuantType,
+        [rows, cols]: [usize; 2],
+        factors: [f32; 2],
+        bias: Option<usize>,
+    ) -> Result<()> {
+        let [deviation, mean] = factors.map(|f| f * scale(cols));
+        self.add(&format!("{name}.weight"), ty, rows, cols, deviation, mean)?;
+        self.bias(name, bias)
+    }
+
+    fn bias(&mut self, name: &str, len: Option<usize>) -> Result<()> {
+        match len {
+            Some(len) => self.add(&format!("{name}.bias"), QuantType::F32, 1, len, 0.5, 0.0),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Model families. One file each: which metadata and tensors a family has, and in which order its layers compute.
 
+mod bamboo;
+mod falcon;
 mod llama;
+mod opt;
 
 use crate::{
     Error, Result,
@@ -18,6 +21,14 @@ pub trait Architecture: Send + Sync {
     /// # Errors
     /// If a key is missing, has another type or is out of range, or the file uses a feature that is not built.
     fn config(&self, keys: &Keys<'_>) -> Result<ModelConfig>;
+    /// Refuses what only tensors tell: a variant of the family that is not built.
+    ///
+    /// # Errors
+    /// If the file is one, naming the tensor that shows it.
+    fn check(&self, source: &dyn WeightSource, config: &ModelConfig) -> Result<()> {
+        let _ = (source, config);
+        Ok(())
+    }
     /// The tensor's name without `.weight` or `.bias`. The default is what most families use.
     fn tensor(&self, slot: Slot, layer: usize) -> String {
         slot.default_name(layer)
@@ -41,6 +52,8 @@ pub trait Architecture: Send + Sync {
 pub enum Slot {
     /// Token embedding.
     Embedding,
+    /// Table of learned positions.
+    PositionEmbedding,
     /// Norm before the head.
     OutputNorm,
     /// The head; tied to the embedding if absent.
@@ -49,6 +62,10 @@ pub enum Slot {
     RopeFactors,
     /// Norm before attention.
     Norm1,
+    /// The same in parallel layers that have a norm for each branch; others share [`Norm2`](Self::Norm2).
+    AttentionNorm,
+    /// Query, key and value projections as one matrix, in this order; where it is absent there is one for each.
+    QueryKeyValue,
     /// Query projection.
     Query,
     /// Key projection.
@@ -77,10 +94,13 @@ impl Slot {
     fn default_name(self, layer: usize) -> String {
         let name = match self {
             Self::Embedding => return "token_embd".into(),
+            Self::PositionEmbedding => return "position_embd".into(),
             Self::OutputNorm => return "output_norm".into(),
             Self::Output => return "output".into(),
             Self::RopeFactors => return "rope_freqs".into(),
             Self::Norm1 => "attn_norm",
+            Self::AttentionNorm => "attn_norm_2",
+            Self::QueryKeyValue => "attn_qkv",
             Self::Query => "attn_q",
             Self::Key => "attn_k",
             Self::Value => "attn_v",
@@ -98,7 +118,7 @@ impl Slot {
 }
 
 /// All families. A new one is a file and a line here.
-static ALL: &[&dyn Architecture] = &[&llama::Llama];
+static ALL: &[&dyn Architecture] = &[&llama::Llama, &bamboo::Bamboo, &falcon::Falcon, &opt::Opt];
 
 /// The names that are supported.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -125,5 +145,7 @@ pub fn detect(source: &dyn WeightSource) -> Result<(&'static dyn Architecture, M
         name: name.into(),
         known: names().collect::<Vec<_>>().join(", "),
     })?;
-    Ok((*arch, arch.config(&Keys::new(meta, name, source.kind()))?))
+    let config = arch.config(&Keys::new(meta, name, source.kind()))?;
+    arch.check(source, &config)?;
+    Ok((*arch, config))
 }

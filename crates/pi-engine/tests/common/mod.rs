@@ -2,10 +2,10 @@
 #![allow(dead_code)] // each test file uses a part
 
 use pi_core::KvType;
-use pi_engine::{Engine, EngineBuilder, Error, Session, SessionOptions, StepToken};
-use pi_gguf::File;
+use pi_engine::{Engine, EngineBuilder, Error, Predictors, Session, SessionOptions, Sparsity, StepToken};
+use pi_gguf::{File, Kind};
 use pi_sparse_cpu::{Isa, Kernels};
-use pi_testkit::Random;
+use pi_testkit::{Random, TinyModel, synth::Family};
 
 /// The engine on the exact path: reference kernels, keys and values in F32, one thread.
 pub fn exact() -> EngineBuilder {
@@ -90,4 +90,30 @@ pub fn rms_difference(got: &[Vec<f32>], want: &[Vec<f32>]) -> f64 {
     }
     assert!(off.is_finite() && size > 0.0);
     (off / size).sqrt()
+}
+
+/// PowerInfer's families as its files have them.
+pub fn predicted_models() -> impl Iterator<Item = (&'static str, TinyModel)> {
+    let base = TinyModel {
+        kind: Kind::PowerInfer,
+        neuron_major: true,
+        hidden_act: None,
+        rank: Some(32),
+        gate_shift: -0.5,
+        ..TinyModel::default()
+    };
+    let of = move |name, family, two_norms, tied| (name, TinyModel { family, two_norms, tied, ..base.clone() });
+    [
+        of("PowerInfer llama", Family::Llama, false, false),
+        of("PowerInfer bamboo", Family::Bamboo, false, false),
+        of("PowerInfer falcon", Family::Falcon, false, false),
+        of("PowerInfer falcon, two norms", Family::Falcon, true, false),
+        of("PowerInfer opt", Family::Opt, false, true),
+    ]
+    .into_iter()
+}
+
+/// With the predictors of the file, at another threshold than the file's if one is given.
+pub fn predicting(isa: Isa, threshold: Option<f32>) -> EngineBuilder {
+    with_isa(isa).sparsity(Sparsity::Predictor).predictors(Predictors::File { threshold })
 }

@@ -19,6 +19,9 @@ pub struct Point {
     pub magnitude: f64,
 }
 
+/// Everything is let through.
+const ALL: Point = Point { threshold: f32::NEG_INFINITY, share: 1.0, recall: 1.0, magnitude: 1.0 };
+
 /// A predictor's [`Point`]s from the lowest threshold to the highest. Everything is let through at the first one.
 #[derive(Clone, Debug)]
 pub struct Curve(Vec<Point>);
@@ -64,6 +67,11 @@ impl Curve {
         Self(points)
     }
 
+    /// From points, by ascending threshold.
+    pub fn from_points(points: Vec<Point>) -> Self {
+        Self(points)
+    }
+
     /// All points.
     pub fn points(&self) -> &[Point] {
         &self.0
@@ -72,13 +80,13 @@ impl Curve {
     /// The highest threshold that keeps this share of the magnitudes.
     pub fn with_recall(&self, magnitude: f64) -> Point {
         let enough = self.0.partition_point(|p| p.magnitude >= magnitude);
-        self.0[enough.saturating_sub(1)]
+        self.0.get(enough.saturating_sub(1)).copied().unwrap_or(ALL)
     }
 
     /// The point at a threshold (the nearest that lets no less through).
     pub fn at(&self, threshold: f32) -> Point {
         let at = self.0.partition_point(|p| p.threshold <= threshold);
-        self.0[at.saturating_sub(1)]
+        self.0.get(at.saturating_sub(1)).copied().unwrap_or(ALL)
     }
 }
 

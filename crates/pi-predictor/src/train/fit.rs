@@ -71,7 +71,7 @@ pub fn fit(samples: &Samples, options: &FitOptions, progress: &mut dyn FnMut(f64
     let mut inner_gradient = Array2::zeros((batch, rank));
     let (mut gradient1, mut gradient2) = (Array2::zeros((rank, dim)), Array2::zeros((neurons, rank)));
     let (mut step, mut loss) = (0, 0.0);
-    for _ in 0..epochs {
+    for epoch in 1..=epochs {
         rng.shuffle(&mut order);
         loss = 0.0;
         for some in order.chunks(batch) {
@@ -87,7 +87,11 @@ pub fn fit(samples: &Samples, options: &FitOptions, progress: &mut dyn FnMut(f64
             inner.mapv_inplace(|v| v.max(0.0));
             general_mat_mul(1.0, &inner, &fc2.t(), 0.0, &mut out);
             for (t, mut row) in some.iter().zip(out.axis_iter_mut(Axis(0))) {
-                loss += to_gradient(row.as_slice_mut().unwrap_or(&mut []), samples.values(*t as usize), &weights);
+                let (outputs, values) = (row.as_slice_mut().unwrap_or(&mut []), samples.values(*t as usize));
+                if epoch == epochs {
+                    loss += loss_of(outputs, values, &weights);
+                }
+                to_gradient(outputs, values, &weights);
             }
             // the mean over samples; the sum over neurons would make the step depend on the layer's width
             let by = 1.0 / m as f32;
@@ -121,22 +125,22 @@ fn flat(a: &mut Array2<f32>) -> &mut [f32] {
     a.as_slice_mut().unwrap_or(&mut [])
 }
 
-/// Outputs become what the loss changes with them: weighted cross entropy of `sigmoid(output)` and whether a neuron fired.
-fn to_gradient(outputs: &mut [f32], values: &[u8], weights: &[f32]) -> f64 {
-    let mut loss = 0.0;
+/// The loss: weighted cross entropy of `sigmoid(output)` and whether a neuron fired.
+fn loss_of(outputs: &[f32], values: &[u8], weights: &[f32]) -> f64 {
+    let one = |((z, value), weight): ((&f32, &u8), &f32)| {
+        let softplus = z.max(0.0) + (-z.abs()).exp().ln_1p(); // log(1 + exp(z))
+        if *value != 0 { weight * (softplus - z) } else { softplus }
+    };
+    f64::from(outputs.iter().zip(values).zip(weights).map(one).sum::<f32>())
+}
+
+/// Outputs become what the loss changes with them.
+fn to_gradient(outputs: &mut [f32], values: &[u8], weights: &[f32]) {
     for ((z, value), weight) in outputs.iter_mut().zip(values).zip(weights) {
         let e = (-z.abs()).exp();
         let p = if *z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
-        let softplus = z.max(0.0) + e.ln_1p(); // log(1 + exp(z))
-        if *value != 0 {
-            loss += weight * (softplus - *z);
-            *z = weight * (p - 1.0);
-        } else {
-            loss += softplus;
-            *z = p;
-        }
+        *z = if *value != 0 { weight * (p - 1.0) } else { p };
     }
-    f64::from(loss)
 }
 
 /// How much each neuron's firing counts.
@@ -232,12 +236,12 @@ mod tests {
         let (values, weights) = ([0, 1, 7, 0], [3.0, 2.0, 5.0, 1.0]);
         let z = [0.7f32, -1.2, 2.0, -30.0];
         let mut gradient = z;
-        let loss = to_gradient(&mut gradient, &values, &weights);
+        to_gradient(&mut gradient, &values, &weights);
         for i in 0..4 {
             let (mut up, mut down) = (z, z);
             (up[i], down[i]) = (z[i] + 1e-2, z[i] - 1e-2);
-            let slope = (to_gradient(&mut up, &values, &weights) - to_gradient(&mut down, &values, &weights)) / 2e-2;
-            assert!((slope - f64::from(gradient[i])).abs() < 1e-3, "{i}: {slope} and {}, loss {loss}", gradient[i]);
+            let slope = (loss_of(&up, &values, &weights) - loss_of(&down, &values, &weights)) / 2e-2;
+            assert!((slope - f64::from(gradient[i])).abs() < 1e-3, "{i}: {slope} and {}", gradient[i]);
         }
     }
 

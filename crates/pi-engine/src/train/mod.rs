@@ -1,0 +1,193 @@
+//! Predictors for a model, trained on what its neurons do in a text (paper §5.1).
+//!
+//! 1. [`collect`](collect): the model runs exactly over the text; for every layer, what a predictor would have got and which
+//!    neurons fired are kept, in bounded memory.
+//! 2. [`choose`](choose): each layer's rank starts from its sparsity and grows or shrinks while that saves bytes.
+//! 3. [`settle`](settle): thresholds are lowered until the perplexity of a text that was not trained on is near enough to that of
+//!    the exact model. A layer whose predictor would read more than it saves stays exact.
+//!
+//! The result is written as a file beside the model or into a PowerInfer file ([`Trained::write`], [`Trained::write_model`]).
+
+mod choose;
+mod collect;
+mod file;
+mod settle;
+
+pub use choose::Choice;
+pub use settle::{Settled, Trial};
+
+use crate::{Engine, Error, Result};
+use choose::Costs;
+use pi_core::{QuantType, text::TokenId};
+use pi_predictor::train::FitOptions;
+use std::ops::{ControlFlow, Range};
+
+/// How predictors are trained.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    /// Tokens that each layer's predictor is trained on. An eighth as many more are kept back to measure it.
+    pub samples: usize,
+    /// Tokens of a window of text.
+    pub context: usize,
+    /// Bytes of samples at a time. If they do not suffice for all layers, the text is gone through several times.
+    pub memory: u64,
+    /// By how much perplexity may grow, as a share of the exact model's: 0.001 is 0.1 %.
+    pub loss: f64,
+    /// Ranks to be tried; empty: found for each layer, from its sparsity.
+    pub ranks: Vec<usize>,
+    /// How matrices are fitted. The rank is replaced.
+    pub fit: FitOptions,
+    /// How the matrices are stored.
+    pub ty: QuantType,
+}
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        Self {
+            samples: 40_000,
+            context: 512,
+            memory: 2 << 30,
+            loss: 1e-3,
+            ranks: Vec::new(),
+            fit: FitOptions::default(),
+            ty: QuantType::F16,
+        }
+    }
+}
+
+/// What is being done.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Progress<'a> {
+    /// Tokens of the text that were computed for these layers.
+    Collecting {
+        /// The layers.
+        layers: Range<usize>,
+        /// Tokens so far.
+        tokens: usize,
+        /// Of how many.
+        of: usize,
+    },
+    /// Windows of the text that was kept back are computed with predictors and without.
+    Evaluating {
+        /// Windows so far.
+        windows: usize,
+        /// Of how many.
+        of: usize,
+    },
+    /// A layer is being fitted.
+    Fitting {
+        /// Layer.
+        layer: usize,
+        /// Rank that is tried.
+        rank: usize,
+        /// Share of the work on this rank.
+        done: f64,
+    },
+    /// A layer is done.
+    Fitted(&'a Choice),
+    /// A set of thresholds was tried on the text that was kept back.
+    Tried(&'a Trial),
+}
+
+/// Predictors of a model.
+pub struct Trained {
+    /// One per layer, in order.
+    pub layers: Vec<Choice>,
+    /// What thresholds were settled on, and what they cost.
+    pub settled: Settled,
+    ty: QuantType,
+    about: file::About,
+}
+
+impl Trained {
+    /// The model with these predictors.
+    ///
+    /// # Errors
+    /// If they do not fit the engine's model.
+    pub fn engine(&self, engine: &Engine) -> Result<Engine> {
+        let predictors =
+            self.layers.iter().map(|l| settle::predictor(engine, l, self.ty)).collect::<Result<Vec<_>>>()?;
+        engine.with_predictors(&predictors)
+    }
+}
+
+/// Trains predictors. `engine` must leave out idle neurons exactly ([`crate::Sparsity::Exact`]); `text` is trained on, `kept` is
+/// what perplexity is measured on. Both are tokens without marks of begin and end. `known` are layers of an earlier, interrupted
+/// run with the same options ([`Choice::read`]). `progress` may end the training.
+///
+/// # Errors
+/// If the model has no idle neurons, texts are too short, a setting is out of range, an operator fails, or it was ended.
+pub fn train(
+    engine: &Engine,
+    text: &[TokenId],
+    kept: &[TokenId],
+    options: &TrainOptions,
+    known: Vec<Choice>,
+    progress: &mut (dyn FnMut(Progress<'_>) -> ControlFlow<()> + Send),
+) -> Result<Trained> {
+    check(engine, options)?;
+    let c = engine.config();
+    let token_bytes = pi_predictor::train::Samples::token_bytes(c.dim, c.neurons) as u64;
+    let layer_bytes = (token_bytes * (options.samples as u64 + options.samples as u64 / 8 + 1)).max(1);
+    let at_once = ((options.memory / layer_bytes) as usize).clamp(1, c.layers.max(1));
+    let mut layers: Vec<Option<Choice>> = (0..c.layers).map(|_| None).collect();
+    for choice in known {
+        if let Some(place) = layers.get_mut(choice.layer) {
+            *place = Some(choice);
+        }
+    }
+    let costs = Costs::new(engine, options.ty);
+    for first in (0..c.layers).step_by(at_once) {
+        let some = first..(first + at_once).min(c.layers);
+        if some.clone().all(|i| layers[i].is_some()) {
+            continue;
+        }
+        let samples = collect::collect(engine, text, some.clone(), options, progress)?;
+        for choice in choose::layers(samples, some, &layers, options, &costs, progress)? {
+            let layer = choice.layer;
+            layers[layer] = Some(choice);
+        }
+    }
+    let mut layers: Vec<Choice> = layers.into_iter().flatten().collect();
+    let settled = settle::settle(engine, kept, &mut layers, options, progress)?;
+    Ok(Trained { layers, settled, ty: options.ty, about: file::About::new(engine) })
+}
+
+fn check(engine: &Engine, options: &TrainOptions) -> Result<()> {
+    let c = engine.config();
+    if !engine.sparsity().is_on() || !engine.sparsity().predictors.is_empty() {
+        let got = engine.sparsity();
+        return Err(Error::setting("a model to train predictors for", "one that leaves idle neurons out exactly", got));
+    }
+    for (name, value, range) in [
+        ("samples", options.samples, 64..=1 << 24),
+        ("context", options.context, 8..=c.context.max(8)),
+        ("layers", c.layers, 1..=usize::MAX),
+    ] {
+        if !range.contains(&value) {
+            return Err(Error::setting(name, format!("a number from {} to {}", range.start(), range.end()), value));
+        }
+    }
+    let valid = options.loss >= 0.0 && options.loss.is_finite();
+    if !valid {
+        return Err(Error::setting("loss", "a share from 0 on", options.loss));
+    }
+    let block = options.ty.info().block_len;
+    if !c.dim.is_multiple_of(block) {
+        return Err(Error::setting(
+            "type of predictors",
+            format!("blocks that divide the width {}", c.dim),
+            options.ty,
+        ));
+    }
+    if let Some(rank) = options.ranks.iter().find(|r| **r == 0 || !r.is_multiple_of(block)) {
+        return Err(Error::setting("rank", format!("a multiple of {block} (blocks of {})", options.ty), rank));
+    }
+    Ok(())
+}
+
+/// What ends a training that was asked to end.
+fn ended() -> Error {
+    Error::setting("training", "to be let finish", "an interruption")
+}

@@ -1,0 +1,132 @@
+//! Predictors trained for the demo model: they are worth something, survive a file, and a run that was interrupted ends with the
+//! same bits as one that was not.
+#![cfg(feature = "train")]
+
+use pi_core::QuantType;
+use pi_engine::{
+    Engine, Predictors, Result, Sparsity,
+    evaluate::{EvaluateOptions, evaluate},
+    pi_gguf::File,
+    pi_predictor::train::FitOptions,
+    train::{Choice, Progress, TrainOptions, train},
+};
+use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn demo(sparsity: Sparsity) -> Engine {
+    let path = repository("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf");
+    Engine::builder().threads(2).sparsity(sparsity).open(path).unwrap()
+}
+
+fn text(engine: &Engine, tokens: usize) -> Vec<u32> {
+    let text = std::fs::read(repository("models/tiny-reglu-6m/text/profile.txt")).unwrap();
+    let mut all = engine.encode_plain(&text).unwrap();
+    all.truncate(tokens);
+    all
+}
+
+/// Quick rather than good.
+fn quick() -> TrainOptions {
+    let fit = FitOptions { epochs: 3, batch: 64, ..FitOptions::default() };
+    TrainOptions { samples: 2000, context: 64, ranks: vec![32], loss: 0.05, fit, ..TrainOptions::default() }
+}
+
+fn on(_: Progress<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn trained_predictors_leave_neurons_out_within_the_loss_asked_for_and_work_from_files() {
+    let engine = demo(Sparsity::Exact);
+    let text = text(&engine, 6000);
+    let (text, kept) = text.split_at(5000);
+    let options = quick();
+    let trained = train(&engine, text, kept, &options, Vec::new(), &mut on).unwrap();
+    let trial = trained.settled.trial.expect("thresholds within the loss");
+    println!("{trial:?}");
+    assert!(trial.growth() <= options.loss && trial.marked < 0.95, "{trial:?}");
+    for layer in &trained.layers {
+        let Some(point) = layer.point else { continue };
+        assert!(point.share > layer.active * point.recall, "{point:?}");
+        assert!(layer.cost(&point) < 1.0);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (beside, whole) = (folder.path().join("predictors.gguf"), folder.path().join("whole.powerinfer.gguf"));
+    trained.write(&beside).unwrap();
+    let model = repository("models/tiny-reglu-6m/tiny-reglu-6m-f16.gguf");
+    trained.write_model(&File::open(&model).unwrap(), &whole).unwrap();
+    let builder = || Engine::builder().threads(2).sparsity(Sparsity::Predictor);
+    let source = Arc::new(File::open(&beside).unwrap());
+    let loaded = [
+        trained.engine(&engine).unwrap(),
+        builder().predictors(Predictors::Beside { source, threshold: None }).open(&model).unwrap(),
+        builder().open(&whole).unwrap(),
+    ];
+    let settings = EvaluateOptions { context: 64, batch: 64, limit: Some(6), ..EvaluateOptions::default() };
+    let found = loaded.map(|e| {
+        let found = evaluate(&e, None, kept, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
+        (found.perplexity(), found.stats.marked_share())
+    });
+    println!("{found:?}");
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0], found[2]);
+    assert!(found[0].1.unwrap() < 0.95);
+}
+
+#[test]
+fn a_training_that_was_interrupted_ends_as_one_that_was_not() {
+    let engine = demo(Sparsity::Exact);
+    let text = text(&engine, 3000);
+    let (text, kept) = text.split_at(2500);
+    let options = TrainOptions { samples: 500, ..quick() };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |layer: usize| folder.path().join(format!("{layer}.gguf"));
+    let run = |known: Vec<Choice>, stop_after: usize| -> (Result<_>, usize) {
+        let mut fitted = 0;
+        let done = train(&engine, text, kept, &options, known, &mut |now| {
+            if let Progress::Fitted(choice) = now {
+                choice.write(path(choice.layer), "this").unwrap();
+                fitted += 1;
+            }
+            if fitted < stop_after { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        (done, fitted)
+    };
+    let (whole, fitted) = run(Vec::new(), usize::MAX);
+    let whole = whole.unwrap();
+    assert_eq!(fitted, 6);
+    (0..6).for_each(|layer| std::fs::remove_file(path(layer)).unwrap());
+    let (stopped, _) = run(Vec::new(), 2);
+    assert!(stopped.is_err());
+    let known: Vec<_> = (0..6).filter(|l| path(*l).exists()).map(|l| Choice::read(path(l), "this").unwrap().unwrap()).collect();
+    assert!((2..6).contains(&known.len()), "{}", known.len());
+    assert!(Choice::read(path(known[0].layer), "that").unwrap().is_none(), "it belongs to something else");
+    let before = known.len();
+    let (resumed, fitted) = run(known, usize::MAX);
+    let resumed = resumed.unwrap();
+    assert_eq!(before + fitted, 6);
+    assert_eq!(resumed.settled.trial, whole.settled.trial);
+    for (a, b) in resumed.layers.iter().zip(&whole.layers) {
+        assert_eq!((a.layer, &a.fitted.fc1, &a.fitted.fc2, a.point), (b.layer, &b.fitted.fc1, &b.fitted.fc2, b.point));
+    }
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused() {
+    let engine = demo(Sparsity::Exact);
+    let tokens = text(&engine, 3000);
+    let refused = |engine: &Engine, text: &[u32], options: TrainOptions, expected: &str| {
+        let e = train(engine, text, &tokens, &options, Vec::new(), &mut on).err().expect(expected).to_string();
+        assert!(e.contains(expected), "{e}");
+    };
+    refused(&demo(Sparsity::Off), &tokens, quick(), "leaves idle neurons out");
+    refused(&engine, &tokens[..100], quick(), "text to train on");
+    refused(&engine, &tokens, TrainOptions { samples: 1, ..quick() }, "samples");
+    refused(&engine, &tokens, TrainOptions { context: 1 << 20, ..quick() }, "context");
+    refused(&engine, &tokens, TrainOptions { loss: f64::NAN, ..quick() }, "loss");
+    refused(&engine, &tokens, TrainOptions { ranks: vec![0], ..quick() }, "rank");
+    refused(&engine, &tokens, TrainOptions { ty: QuantType::Q4_0, ranks: vec![40], ..quick() }, "rank");
+}
