@@ -126,7 +126,7 @@ pub struct SamplingFlags {
 }
 
 /// How the model is loaded and computed.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineFlags {
     /// Threads, 1 to 1024; never more than the cores this process may use, which is the default

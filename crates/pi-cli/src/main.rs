@@ -9,6 +9,9 @@
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
 //! | `doctor` | `pi doctor`: what this machine can do |
+//! | `perplexity` | `pi perplexity`: how well a model predicts a text |
+//! | `profile` | `pi profile`: how often neurons fire |
+//! | `progress` | how far a command is |
 //! | `machine` | CPU, caches, memory |
 //! | `crossover` | where measured crossovers are kept |
 //! | `predictor` | which predictors are used |
@@ -35,7 +38,10 @@ mod kernels;
 mod loading;
 mod machine;
 mod output;
+mod perplexity;
 mod predictor;
+mod profile;
+mod progress;
 mod prompt;
 mod repack;
 mod result;
@@ -70,6 +76,10 @@ enum Command {
     Inspect(inspect::InspectFlags),
     /// Time models, or single operators
     Bench(Box<bench::BenchFlags>),
+    /// Measure how well a model predicts a text, and how far it is from another
+    Perplexity(Box<perplexity::PerplexityFlags>),
+    /// Count how often each neuron fires along texts
+    Profile(Box<profile::ProfileFlags>),
     /// Show what this machine can do, and measure what is best for it
     Doctor(doctor::DoctorFlags),
     /// Write a synthetic model whose neurons fire as often as asked
@@ -83,6 +93,8 @@ fn main() -> ExitCode {
         Command::Run(flags) => run::run(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Bench(flags) => bench::bench(&flags),
+        Command::Perplexity(flags) => perplexity::perplexity(&flags),
+        Command::Profile(flags) => profile::profile(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Synth(flags) => synth::synth(&flags),
         Command::TrainPredictor(flags) => train::run(&flags),

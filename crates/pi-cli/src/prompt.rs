@@ -30,7 +30,11 @@ pub fn bytes(flags: &RunFlags) -> Result<Cow<'_, [u8]>> {
 /// No context holds more text than this; what is longer (a device, the wrong file) is not read to its end.
 const LONGEST: u64 = 1 << 28;
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// A text's bytes.
+///
+/// # Errors
+/// If the file cannot be read, or is longer than any text.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |e: String| Failure::Work(format!("{}: cannot read: {e}", path.display()));
     let mut text = Vec::new();
     let file = fs::File::open(path).map_err(|e| failed(e.to_string()))?;

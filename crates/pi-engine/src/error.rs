@@ -88,6 +88,14 @@ pub enum Error {
         /// The layer, from 0.
         layer: usize,
     },
+    /// A profile cannot be read, or is of another model.
+    #[error("{path}: {source}")]
+    Profile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: pi_predictor::profile::ProfileError,
+    },
     /// The system refused to start threads.
     #[error("cannot start {threads} threads: {source}")]
     Threads {

@@ -31,6 +31,7 @@ mod layer;
 mod load;
 mod positions;
 mod predictors;
+pub mod profile;
 pub mod sampler;
 mod session;
 mod source;

@@ -152,9 +152,9 @@ fn an_evaluation_can_be_ended_early_and_says_so() {
     let options = EvaluateOptions { context: 64, limit: Some(5), ..Default::default() };
     let mut seen = 0;
     let done = evaluate(&engine, None, &demo_text(&engine), &options, &mut |now| {
-        seen += 1;
         assert_eq!((now.windows, now.of, now.score.tokens), (seen, 5, 31 * seen as u64));
-        if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        seen += 1;
+        if seen == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let done = done.unwrap();
     assert!(!done.is_complete() && done.windows == 2 && done.perplexity().is_finite());

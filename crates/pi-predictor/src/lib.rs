@@ -9,6 +9,8 @@
 //! All implement [`pi_core::Predictor`]. [`Mlp`] is the plain form, on any CPU and exact; devices have fast ones
 //! ([`pi_core::Device::mlp`]). The others run on the CPU.
 //!
+//! A [`Profile`](profile::Profile) says how often each neuron fires along texts, which is what predictors and placements start from.
+//!
 //! ```
 //! use pi_core::{ActiveSet, Hidden, Limits, Matrix, Predictor, QuantType, Serial};
 //! use pi_predictor::Sign;
@@ -29,6 +31,7 @@
 
 mod mlp;
 mod oracle;
+pub mod profile;
 mod sign;
 #[cfg(feature = "train")]
 pub mod train;

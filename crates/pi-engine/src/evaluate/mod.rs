@@ -80,8 +80,8 @@ impl Evaluation {
 /// put into each window if the vocabulary wants one.
 ///
 /// With `base`, both models compute the same windows, and the divergence KL(base ‖ engine) is measured at every token that counts.
-/// Only the logits of one step are kept at a time. `progress` is called after every window and may end the evaluation: what was
-/// found so far is returned then.
+/// Only the logits of one step are kept at a time. `progress` is called before the first window and after
+/// every one, and may end the evaluation: what was found so far is returned then.
 ///
 /// # Errors
 /// If a setting is out of range, the text has not one window, the two models have different tokens, logits are not finite, or an
@@ -114,6 +114,9 @@ pub fn evaluate(
     let mut found = Evaluation { of, against: base.map(|_| Comparison::default()), ..Default::default() };
     let (mut window, mut step) = (Vec::with_capacity(options.context), Vec::with_capacity(batch));
     for i in 0..of {
+        if progress(&found).is_break() {
+            return Ok(found);
+        }
         all.write(i, &mut window);
         let scored = all.scored();
         session.truncate(0, 0);
@@ -135,10 +138,9 @@ pub fn evaluate(
         }
         found.windows += 1;
         found.stats = session.stats();
-        if progress(&found).is_break() {
-            break;
-        }
     }
+    // That all is done is not for the caller to change any more.
+    let _ = progress(&found);
     Ok(found)
 }
 

@@ -1,0 +1,251 @@
+//! `pi profile`: counts how often each neuron fires along texts, and shows what that says (paper §3.1).
+
+mod figures;
+mod page;
+mod report;
+mod svg;
+
+use crate::{
+    failure::{Failure, Result},
+    flags::EngineFlags,
+    interrupt::{INTERRUPTED, Interrupt},
+    loading::{introduce, load_as},
+    output::{Output, printable, say},
+    progress::Progress,
+    prompt,
+};
+use clap::{Args, ValueHint, value_parser};
+use pi_engine::{
+    Engine, Error, Sparsity,
+    pi_core::text::TokenId,
+    pi_gguf::{AtomicFile, File},
+    pi_predictor::profile::{Profile, ProfileError, TextProfile, fingerprint},
+    profile::{Profiler, load, model_fingerprint, save},
+};
+use report::Report;
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// Between two times that what was counted is written down.
+const SAVE: Duration = Duration::from_secs(10);
+
+const CONTEXT: &str =
+    "Tokens that are computed together from an empty context; 0: as many as the model was made for [default: 512]";
+
+/// Options of the engine that are not listed: neurons are counted in exact mode.
+const MEANINGLESS: [&str; 5] = ["sparsity", "predictor", "predictor_file", "threshold", "margin"];
+
+/// The options of `pi profile`.
+#[derive(Args, Debug)]
+#[command(mut_arg("ctx_size", |arg| arg.help(CONTEXT)), mut_args(|arg| {
+    let hide = arg.is_hide_set() || MEANINGLESS.contains(&arg.get_id().as_str());
+    arg.hide(hide)
+}))]
+pub struct ProfileFlags {
+    /// The model: GGUF or PowerInfer, with an activation that is exactly 0 for idle neurons
+    #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
+    model: PathBuf,
+    /// Text to read. May be given several times: texts are counted apart and together
+    #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    text: Vec<PathBuf>,
+    /// The profile to write: what was counted, for other commands and to go on from. It is written every ten seconds
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+    /// Go on from what --output has: texts are counted from where they were left, other texts of it are kept
+    #[arg(long, requires = "output")]
+    resume: bool,
+    /// Most tokens of each text
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    tokens: Option<u32>,
+    /// Write a page with all figures and numbers
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    html: Option<PathBuf>,
+    /// Write the figures
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    svg: Option<PathBuf>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineFlags,
+}
+
+/// A text to be counted.
+struct Text {
+    name: String,
+    fingerprint: u64,
+    tokens: Vec<TokenId>,
+}
+
+/// Counts, writes, and prints what was found.
+///
+/// # Errors
+/// Whatever keeps it from doing that.
+pub fn profile(flags: &ProfileFlags) -> Result {
+    if !matches!(flags.engine.sparsity, Sparsity::Auto | Sparsity::Exact) {
+        return Err(Failure::Usage("--sparsity means nothing here: neurons are counted in exact mode".into()));
+    }
+    let failure = |e: Error| Failure::engine(&e, &flags.model);
+    let texts: Vec<_> = flags.text.iter().map(|path| Ok((path, prompt::read(path)?))).collect::<Result<_, _>>()?;
+    let interrupt = Interrupt::watch()?;
+    // Without an error of its own for activations that never are 0: the profiler has a better one.
+    let engine = load_as(&flags.engine, Sparsity::Auto, &flags.model)?;
+    introduce(&engine, &flags.model);
+    let made_for = engine.config().context;
+    let context = match flags.engine.ctx_size {
+        None => made_for.min(512),
+        Some(0) => made_for,
+        Some(n) => n as usize,
+    };
+    if context > made_for {
+        say(&format!("warning: the model was made for a context of {made_for} positions, not for {context}"));
+    }
+    let mut profiler = Profiler::new(&engine, context, flags.engine.batch_size as usize).map_err(failure)?;
+    let texts: Vec<Text> =
+        texts.into_iter().map(|(path, bytes)| text(&engine, path, &bytes, flags)).collect::<Result<_, _>>()?;
+    let mut profile = begin(flags, &engine, &profiler.shape())?;
+    let done = count(flags, &mut profiler, &mut profile, &texts, &interrupt)?;
+    if let Some(path) = &flags.output {
+        save(&profile, path).map_err(failure)?;
+    }
+
+    let report = Report::new(&profile);
+    if let Some(path) = &flags.svg {
+        write(path, &figures::all(&profile, &report).document())?;
+    }
+    if let Some(path) = &flags.html {
+        write(path, &page::html(&profile, &report))?;
+    }
+    let mut out = Output::new();
+    match flags.json {
+        true => out.json(&report)?,
+        false => out.write(printable_lines(&report.table()).as_bytes())?,
+    }
+    Ok(if done { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
+}
+
+/// Names of models and texts must not steer the terminal.
+fn printable_lines(text: &str) -> String {
+    text.split_inclusive('\n').map(|line| printable(line.trim_end_matches('\n')) + "\n").collect()
+}
+
+/// The tokens of a text, as many as are wanted.
+fn text(engine: &Engine, path: &Path, bytes: &[u8], flags: &ProfileFlags) -> Result<Text> {
+    let mut tokens = engine.encode_plain(bytes).map_err(|e| Failure::engine(&e, &flags.model))?;
+    tokens.truncate(flags.tokens.map_or(usize::MAX, |n| n as usize));
+    if tokens.is_empty() {
+        return Err(Failure::Work(format!("{}: the text is empty", path.display())));
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Text { name, fingerprint: fingerprint([bytes]), tokens })
+}
+
+/// An empty profile, or the one to go on from.
+fn begin(flags: &ProfileFlags, engine: &Engine, neurons: &[u32]) -> Result<Profile> {
+    let failure = |e: Error| Failure::engine(&e, &flags.model);
+    let file = File::open(&flags.model).map_err(|e| failure(e.into()))?;
+    let fingerprint = model_fingerprint(&file, engine.config().activation);
+    let of_file = || flags.model.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let name = engine.config().name.as_deref().map_or_else(of_file, Into::into);
+    let fresh = Profile::new(name, fingerprint, neurons);
+    let Some(path) = flags.output.as_deref().filter(|path| path.exists()) else {
+        if flags.resume {
+            say("there is nothing to go on from yet: counting begins");
+        }
+        return Ok(fresh);
+    };
+    let refused = |why: &str| Failure::Work(format!("{}: {why}", path.display()));
+    match load(path) {
+        // Whatever it is, it may be dear to somebody.
+        Err(e) if !flags.resume => Err(refused(&format!("it exists, and is not replaced: {}", cause(e)))),
+        Err(e) => Err(failure(e)),
+        Ok(old) if flags.resume => {
+            let fits = old.expect_model(fingerprint, fresh.shape());
+            fits.map_err(|e: ProfileError| refused(&e.to_string()))?;
+            Ok(old)
+        }
+        Ok(old) if !old.texts().iter().all(|text| text.is_complete()) => {
+            Err(refused("it is not complete: --resume goes on with it (or remove it, to begin anew)"))
+        }
+        Ok(_) => Ok(fresh),
+    }
+}
+
+fn cause(error: Error) -> String {
+    match error {
+        Error::Profile { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Counts what is not counted yet. False if it was interrupted before the end.
+fn count(
+    flags: &ProfileFlags,
+    profiler: &mut Profiler,
+    profile: &mut Profile,
+    texts: &[Text],
+    interrupt: &Interrupt,
+) -> Result<bool> {
+    let failure = |e: Error| Failure::engine(&e, &flags.model);
+    let write_down = |profile: &Profile| match &flags.output {
+        Some(path) => save(profile, path).map_err(failure),
+        None => Ok(()),
+    };
+    // That the file cannot be written is to be said before hours of work, not after.
+    write_down(profile)?;
+    let mut places: Vec<(usize, &Text)> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let length = text.tokens.len() as u64;
+        let i = profile
+            .find(text.fingerprint)
+            .unwrap_or_else(|| profile.begin(text.name.clone(), text.fingerprint, length));
+        if places.iter().all(|(place, _)| *place != i) {
+            places.push((i, text));
+        }
+        if let Some(known) = profile.text_mut(i) {
+            known.length = length.max(known.position);
+        }
+    }
+    let of = |part: fn(&TextProfile) -> u64, profile: &Profile| -> u64 {
+        places.iter().map(|(i, _)| part(&profile.texts()[*i])).sum()
+    };
+    let mut progress = Progress::new(of(|t| t.length, profile), "tokens");
+    let mut done = of(|t| t.position, profile);
+    progress.begin_at(done);
+    let mut saved = Instant::now();
+    for (i, text) in &places {
+        while let Some(now) = profile.text_mut(*i).filter(|now| !now.is_complete()) {
+            if interrupt.writing() {
+                progress.clear();
+                write_down(profile)?;
+                say(match flags.output {
+                    Some(_) => "interrupted: --resume goes on from here",
+                    None => "interrupted, and nothing was written: --output was not given",
+                });
+                return Ok(false);
+            }
+            let rest = &text.tokens[now.position as usize..];
+            let part = &rest[..rest.len().min(profiler.chunk())];
+            profiler.count(part, &mut now.counts).map_err(failure)?;
+            now.position += part.len() as u64;
+            done += part.len() as u64;
+            progress.show(done, &format!("{:.2} % active", 100.0 * now.counts.active_share()));
+            if saved.elapsed() >= SAVE {
+                write_down(profile)?;
+                saved = Instant::now();
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let failure = |e: String| Failure::Work(e);
+    let mut file = AtomicFile::create(path).map_err(|e| failure(e.to_string()))?;
+    file.write_all(text.as_bytes()).map_err(|e| failure(format!("{}: cannot write: {e}", path.display())))?;
+    file.commit().map_err(|e| failure(e.to_string()))
+}

@@ -1,0 +1,100 @@
+//! `pi perplexity` with the demo model.
+
+mod common;
+
+use common::*;
+use serde_json::Value;
+
+fn text() -> String {
+    repository("models/tiny-reglu-6m/text/eval.txt").display().to_string()
+}
+
+fn perplexity(line: &str) -> Said {
+    let (model, text) = (demo().display().to_string(), text());
+    call(["perplexity", "-m", &model, "--text", &text].into_iter().chain(line.split_whitespace()))
+}
+
+fn json(line: &str) -> Value {
+    object(&perplexity(&format!("--json {line}")))
+}
+
+#[test]
+fn windows_are_those_that_were_asked_for() {
+    let goldens = std::fs::read(repository("models/tiny-reglu-6m/goldens/goldens.json")).unwrap();
+    let goldens: Value = serde_json::from_slice(&goldens).unwrap();
+    let golden = &goldens["eval"]["first_20k"];
+    let all = json("-c 256 --stride 255 --chunks 78");
+    assert_eq!(all["tokens"], golden["scored_tokens"]);
+    let (got, want) = (all["ppl"].as_f64().unwrap(), golden["perplexity"].as_f64().unwrap());
+    assert!((got / want - 1.0).abs() < 1e-3, "{got} instead of {want}");
+    assert!((all["mean_nll"].as_f64().unwrap() - got.ln()).abs() < 1e-9);
+
+    let halves = json("--chunks 4");
+    assert_eq!(
+        (&halves["tokens"], &halves["context"], &halves["stride"]),
+        (&(4 * 255).into(), &512.into(), &Value::Null)
+    );
+    assert_eq!(json("-c 64 --chunks 4")["tokens"], 4 * 31);
+    assert_eq!(json("-c 0 --chunks 4"), halves, "the model was made for 512");
+    assert_eq!(json("-b 100 --chunks 4")["ppl"], halves["ppl"]);
+    assert_ne!(json("-c 64 --stride 16 --chunks 4")["ppl"], json("-c 64 --chunks 4")["ppl"]);
+    assert!(perplexity("-c 600 --chunks 1").err.contains("made for a context of 512"));
+}
+
+#[test]
+fn what_is_not_compared_is_null_and_what_is_has_numbers() {
+    let alone = json("-c 128 --chunks 3");
+    let compared =
+        ["kl_mean", "kl_median", "kl_p99", "kl_max", "top1_agreement", "against", "against_ppl", "ppl_increase"];
+    assert!(compared.iter().all(|key| alone[key].is_null()), "{alone}");
+    let same = json("-c 128 --chunks 3 --against-sparsity exact");
+    assert_eq!((same["kl_mean"].as_f64(), same["top1_agreement"].as_f64()), (Some(0.0), Some(1.0)));
+    assert_eq!(same["ppl"], alone["ppl"]);
+
+    let model = demo().display().to_string();
+    let signs = json(&format!("-c 128 --chunks 3 --sparsity predictor --predictor sign --against {model}"));
+    let number = |key: &str| signs[key].as_f64().unwrap();
+    assert!(
+        0.0 < number("kl_median") && number("kl_median") < number("kl_mean") && number("kl_mean") < number("kl_p99")
+    );
+    assert!(number("kl_p99") <= number("kl_max") && number("top1_agreement") < 1.0);
+    assert_eq!(signs["against_ppl"], alone["ppl"]);
+    assert!((number("ppl") / number("against_ppl") - 1.0 - number("ppl_increase")).abs() < 1e-9);
+    assert!(number("marked_share") < 0.6);
+    // predictors of the other side
+    let swapped = json("-c 128 --chunks 3 --against-sparsity predictor --predictor sign");
+    assert_eq!((&swapped["against_ppl"], &swapped["ppl"]), (&signs["ppl"], &alone["ppl"]));
+}
+
+#[test]
+fn the_text_says_what_the_object_says() {
+    let said = perplexity("-c 128 --chunks 3 --against-sparsity off");
+    assert_eq!(said.code, Some(0));
+    let ppl = json("-c 128 --chunks 3")["ppl"].as_f64().unwrap();
+    assert!(said.out.starts_with(&format!("perplexity: {ppl:.4} ± ")), "{}", said.out);
+    for part in ["(189 tokens of 3 windows, ", " (off): perplexity ", "KL divergence: mean 0.0000", "token: 100.000 %"]
+    {
+        assert!(said.out.contains(part), "{}", said.out);
+    }
+    assert!(said.err.contains("tokens/s | active neurons: "), "{}", said.err);
+}
+
+#[test]
+fn what_cannot_be_measured_is_named() {
+    let none = repository("none.txt").display().to_string();
+    let model = demo().display().to_string();
+    for (args, code, said) in [
+        (vec!["-m", &model, "--text", &none], 1, "none.txt: cannot read"),
+        (vec!["-m", &none, "--text", &text()], 1, "none.txt"),
+        (vec!["-m", &model, "--text", &text(), "--against", &none], 1, "none.txt"),
+        (vec!["-m", &model, "--text", &text(), "-c", "100000"], 1, "text: expected at least 100000 tokens"),
+        (vec!["-m", &model, "--text", &text(), "--stride", "600"], 1, "stride: expected a number from 1 to 511"),
+        (vec!["-m", &model, "--text", &text(), "--stride", "0"], 2, "--stride"),
+        (vec!["-m", &model, "--text", &text(), "--predictor", "sign"], 2, "means nothing without --sparsity predictor"),
+        (vec!["-m", &model], 2, "--text"),
+    ] {
+        let got = call(["perplexity"].into_iter().chain(args.iter().copied()));
+        assert_eq!(got.code, Some(code), "{args:?}: {}", got.err);
+        assert!(got.err.contains(said) && got.out.is_empty(), "{args:?}: {}", got.err);
+    }
+}

@@ -1,0 +1,187 @@
+//! `pi profile` with the demo model.
+
+mod common;
+
+use common::*;
+use pi_predictor::profile::Profile;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn text(name: &str) -> String {
+    repository(&format!("models/tiny-reglu-6m/text/{name}.txt")).display().to_string()
+}
+
+fn profile(words: &[&str]) -> Said {
+    let model = demo().display().to_string();
+    call(["profile", &model].iter().chain(words))
+}
+
+fn read(path: &Path) -> Profile {
+    Profile::read(&fs::read(path).unwrap()).unwrap()
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("demo.profile");
+    let name = path.display().to_string();
+    (folder, path, name)
+}
+
+#[test]
+fn the_object_the_table_and_the_file_say_the_same() {
+    let (_folder, path, name) = folder();
+    let (eval, prof) = (text("eval"), text("profile"));
+    let words = ["--text", &eval, "--text", &prof, "--tokens", "1000", "-c", "256", "-o", &name];
+    let found = object(&profile(&[&words[..], &["--json"]].concat()));
+    let counted = read(&path);
+    let all = counted.merged();
+    assert_eq!((&found["tokens"], &found["complete"]), (&2000.into(), &true.into()));
+    assert_eq!(found["whole"]["share_for_80"].as_f64().unwrap(), all.share_for(0.8));
+    assert_eq!(found["layers"].as_array().unwrap().len(), 6);
+    assert_eq!(found["layers"][3]["layer"], 3);
+    assert_eq!(found["layers"][3]["never_active"], all.layers()[3].idle());
+    let texts = counted.texts();
+    assert_eq!(found["overlap"][0][1].as_f64().unwrap(), texts[0].counts.overlap(&texts[1].counts, 0.2).unwrap());
+    assert_eq!((texts[0].name.as_str(), texts[0].length, texts[0].position), ("eval.txt", 1000, 1000));
+    let share = found["whole"]["active_share"].as_f64().unwrap();
+    assert!(share > 0.06 && share < 0.1, "{share}");
+
+    let table = profile(&words);
+    let row = |name: &str| table.out.lines().find(|l| l.trim_start().starts_with(name)).unwrap().to_string();
+    assert!(row("all").contains(&format!("{:.1} %", 100.0 * all.share_for(0.8))), "{}", table.out);
+    assert!(row("all").contains(&format!("{:.2} %", 100.0 * share)), "{}", table.out);
+    assert!(table.out.contains("profile.txt") && table.out.contains("the most active 20 %"), "{}", table.out);
+    assert_eq!(read(&path), counted, "the same again");
+}
+
+#[test]
+fn counting_goes_on_where_it_was_left_as_if_it_had_never_stopped() {
+    let (_folder, path, name) = folder();
+    let (eval, prof) = (text("eval"), text("profile"));
+    let run = |words: &[&str]| {
+        let said = profile(&[&["-c", "128", "-o", &name], words].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        read(&path)
+    };
+    let once = run(&["--text", &eval, "--text", &prof, "--tokens", "1270"]);
+    fs::remove_file(&path).unwrap();
+    // 127 tokens are a chunk, behind the one that begins a text
+    let half = run(&["--text", &eval, "--tokens", "508", "--resume"]);
+    assert_eq!(half.texts()[0].position, 508);
+    let more = run(&["--text", &eval, "--tokens", "1270", "--resume"]);
+    assert_eq!(more.texts()[0], once.texts()[0]);
+    assert_eq!(run(&["--text", &prof, "--tokens", "1270", "--resume"]), once, "texts that are not named are kept");
+    // the same once more changes nothing, also where a text is named twice, or less of it is wanted
+    assert_eq!(run(&["--text", &prof, "--text", &prof, "--tokens", "1270", "--resume"]), once);
+    let less = run(&["--text", &prof, "--tokens", "10", "--resume"]);
+    assert_eq!(less, once);
+    // without --resume it begins anew
+    assert_eq!(run(&["--text", &eval, "--tokens", "254"]).merged().tokens(), 254);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_profile_can_be_gone_on_with() {
+    use std::process::Stdio;
+    let (_folder, path, name) = folder();
+    let prof = text("profile");
+    let model = demo().display().to_string();
+    let words = ["profile", &model, "--text", &prof, "-c", "64", "-o", &name];
+    for signal in ["-INT", "-TERM"] {
+        let resume = path.exists().then_some("--resume");
+        let mut child = pi().args(words).args(resume).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let before = if path.exists() { read(&path).merged().tokens() } else { 0 };
+        while !path.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{signal}");
+        let now = read(&path);
+        assert!(now.merged().tokens() > before && !now.texts()[0].is_complete(), "{} tokens", now.merged().tokens());
+        assert_eq!(now.texts()[0].position % 63, 0);
+    }
+    // It is not written over by mistake.
+    let anew = profile(&["--text", &prof, "--tokens", "100", "-o", &name]);
+    assert_eq!(anew.code, Some(1));
+    assert!(anew.err.contains("--resume goes on with it"), "{}", anew.err);
+}
+
+#[test]
+fn figures_are_whole_documents_and_names_stay_text() {
+    let (folder, ..) = folder();
+    let odd = folder.path().join("a<b>&\"c.txt");
+    fs::copy(text("profile"), &odd).unwrap();
+    let (svg, html) = (folder.path().join("f.svg"), folder.path().join("f.html"));
+    let arg = |path: &Path| path.display().to_string();
+    let said = profile(&[
+        "--text",
+        &text("eval"),
+        "--text",
+        &arg(&odd),
+        "--tokens",
+        "500",
+        "--svg",
+        &arg(&svg),
+        "--html",
+        &arg(&html),
+    ]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let (svg, html) = (fs::read_to_string(svg).unwrap(), fs::read_to_string(html).unwrap());
+    for page in [&svg, &html] {
+        assert!(page.contains("a&lt;b&gt;&amp;&quot;c.txt") && !page.contains("a<b>"));
+        // every element that is opened is closed
+        for tag in ["svg", "g", "text", "table", "tr", "td", "th", "h2", "p", "body", "html"] {
+            let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+            assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+        // a curve for each layer and one for all, whose last point is the right upper corner
+        let curves = page
+            .split("<polyline points=\"")
+            .skip(1)
+            .filter(|c| c.split('"').next().unwrap().matches(' ').count() == 200);
+        let ends: Vec<&str> = curves.map(|c| c.split('"').next().unwrap().rsplit(' ').next().unwrap()).collect();
+        assert_eq!(ends, ["500.0,12.0"; 7]);
+        assert!(!page.contains("NaN"));
+        // nothing is fetched from elsewhere
+        assert_eq!(page.matches("://").count(), page.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
+    }
+    assert!(svg.starts_with("<?xml") && html.starts_with("<!DOCTYPE html>") && !html.contains("<script"));
+}
+
+#[test]
+fn what_cannot_be_profiled_is_named() {
+    let (folder, path, name) = folder();
+    let eval = text("eval");
+    fs::write(&path, "something dear").unwrap();
+    let empty = folder.path().join("empty.txt");
+    fs::write(&empty, "").unwrap();
+    let empty = empty.display().to_string();
+    for (words, code, said) in [
+        (vec!["--text", &eval, "-o", &name], 1, "it exists, and is not replaced"),
+        (vec!["--text", &eval, "-o", &name, "--resume"], 1, "expected a profile"),
+        (vec!["--text", &empty], 1, "empty.txt: the text is empty"),
+        (vec!["--text", &eval, "--resume"], 2, "--output"),
+        (vec!["--text", &eval, "--sparsity", "off"], 2, "neurons are counted in exact mode"),
+        (vec!["--text", &eval, "--activation", "silu"], 1, "silu, with which every neuron always counts"),
+        (vec!["--text", &eval, "--tokens", "9", "--svg", "/no/such/folder/f.svg"], 1, "f.svg"),
+        (vec![], 2, "--text"),
+    ] {
+        let got = profile(&words);
+        assert_eq!(got.code, Some(code), "{words:?}: {}", got.err);
+        assert!(got.err.contains(said), "{words:?}: {}", got.err);
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"something dear");
+
+    // a profile of the same model with another activation is another model's
+    fs::remove_file(&path).unwrap();
+    assert_eq!(profile(&["--text", &eval, "--tokens", "9", "-o", &name]).code, Some(0));
+    let other = profile(&["--text", &eval, "--tokens", "9", "-o", &name, "--resume", "--activation", "relu2"]);
+    assert_eq!(other.code, Some(1));
+    assert!(other.err.contains("the profile's model: expected"), "{}", other.err);
+    let _: Value = object(&profile(&["--text", &eval, "--tokens", "9", "-o", &name, "--resume", "--json"]));
+}
