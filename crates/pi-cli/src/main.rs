@@ -12,6 +12,8 @@
 //! | `crossover` | where measured crossovers are kept |
 //! | `repack` | how much of the weights is kept a second time |
 //! | `synth` | `pi synth`: writes a model for measurements |
+//! | `convert`, `quantize` | `pi convert`, `pi quantize`: write models from checkpoints, and with other number types |
+//! | `writing` | what these two share: progress, and the summary |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
 //! | `prompt` | the bytes of a prompt, and its tokens |
@@ -21,6 +23,7 @@
 //! that was called wrongly with 2, one that was interrupted with 130.
 
 mod bench;
+mod convert;
 mod crossover;
 mod demo;
 mod doctor;
@@ -32,11 +35,13 @@ mod kernels;
 mod machine;
 mod output;
 mod prompt;
+mod quantize;
 mod repack;
 mod result;
 mod run;
 mod synth;
 mod values;
+mod writing;
 
 use clap::{Parser, Subcommand};
 use std::{process::ExitCode, sync::LazyLock};
@@ -68,6 +73,10 @@ enum Command {
     Doctor(doctor::DoctorFlags),
     /// Write a synthetic model whose neurons fire as often as asked
     Synth(Box<synth::SynthFlags>),
+    /// Make a model file from a Hugging Face checkpoint
+    Convert(convert::ConvertFlags),
+    /// Write a model with other number types
+    Quantize(quantize::QuantizeFlags),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +86,8 @@ fn main() -> ExitCode {
         Command::Bench(flags) => bench::bench(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Synth(flags) => synth::synth(&flags),
+        Command::Convert(flags) => convert::convert(&flags),
+        Command::Quantize(flags) => quantize::quantize(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }
