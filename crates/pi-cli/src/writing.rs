@@ -97,7 +97,9 @@ struct Shown {
 
 impl Shown {
     fn new() -> Self {
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} % {decimal_bytes} of {decimal_total_bytes}, {eta} left {msg}");
+        let style = ProgressStyle::with_template(
+            "{bar:30} {percent:>3} % {decimal_bytes} of {decimal_total_bytes}, {eta} left {msg}",
+        );
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             match style {
@@ -119,7 +121,13 @@ impl Shown {
                 let tenths = 10 * now.bytes / now.total.max(1);
                 if tenths > self.tenths {
                     self.tenths = tenths;
-                    say(&format!("{} of {} tensors, {} of {}", now.done, now.tensors, size(now.bytes), size(now.total)));
+                    say(&format!(
+                        "{} of {} tensors, {} of {}",
+                        now.done,
+                        now.tensors,
+                        size(now.bytes),
+                        size(now.total)
+                    ));
                 }
             }
         }

@@ -141,6 +141,26 @@ impl TorchFile {
         }
     }
 
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// Where in the file a tensor's numbers are; `None` if they are compressed or do not lie in order.
+    pub(crate) fn range(&self, tensor: &Tensor) -> Result<Option<std::ops::Range<usize>>> {
+        let mut expected = 1;
+        for (&dim, &stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
+            if dim != 1 && stride != expected {
+                return Ok(None);
+            }
+            expected *= dim;
+        }
+        let Cow::Borrowed(storage) = self.storage(&tensor.storage)? else { return Ok(None) };
+        let width = tensor.storage.number.width();
+        let start = storage.as_ptr() as usize - self.bytes().as_ptr() as usize + tensor.offset * width;
+        Ok(Some(start..start + tensor.len() * width))
+    }
+
     /// The bytes of a storage, as many as it says.
     fn storage(&self, storage: &Storage) -> Result<Cow<'_, [u8]>> {
         let raw = self.bytes.as_ref();

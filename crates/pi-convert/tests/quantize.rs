@@ -67,24 +67,51 @@ fn every_tensor_gets_the_type_that_llama_cpp_gives_it() {
         }
         for tensor in File::open(&path).unwrap().tensors() {
             let short = tensor.name().trim_end_matches(".weight").trim_start_matches("blk.");
-            let ty = if tensor.dims().len() == 1 { "F32" } else { expected.get(short).copied().unwrap_or(case["most"].as_str().unwrap()) };
+            let ty = if tensor.dims().len() == 1 {
+                "F32"
+            } else {
+                expected.get(short).copied().unwrap_or(case["most"].as_str().unwrap())
+            };
             assert_eq!(tensor.ty().name(), ty, "{} of {key} as {name}", tensor.name());
         }
     }
     assert_eq!(cases.len(), 6 * FileType::all().count());
 }
 
+/// PowerInfer's programs are compiled to multiply and add with one rounding, so that a few numbers in a million, which lie
+/// between two codes, get the other one. llama.cpp rounds twice, as we do. Blocks are compared with both.
 #[test]
-fn the_samples_powerinfer_file_becomes_its_q4_0_file_byte_by_byte() {
+fn the_samples_powerinfer_file_becomes_its_q4_0_file_but_for_one_rounding() {
     let Some(samples) = test_data("powerinfer-samples/small") else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("q4_0.gguf");
     let input = File::open(samples.join("small.powerinfer.gguf")).unwrap();
     let report = quantize(&input, &path, Some(FileType::Q4_0), &default(), None).unwrap();
-    let expected = samples.join("small.Q4_0.powerinfer.gguf");
-    same_tensors(&File::open(&expected).unwrap(), &File::open(&path).unwrap());
-    assert!(fs::read(expected).unwrap() == fs::read(&path).unwrap(), "the headers differ");
     assert_eq!(report.notes, Vec::<String>::new());
+    let (expected, made) =
+        (File::open(samples.join("small.Q4_0.powerinfer.gguf")).unwrap(), File::open(&path).unwrap());
+    assert!(expected.metadata().iter().eq(made.metadata().iter()));
+    assert!(expected.tensors().map(|t| (t.name(), t.ty())).eq(made.tensors().map(|t| (t.name(), t.ty()))));
+    let mut rounded = 0;
+    for (x, y) in expected.tensors().zip(made.tensors()) {
+        assert_eq!(x.dims(), y.dims());
+        if x.quant() != Some(QuantType::Q4_0) {
+            assert!(x.data() == y.data(), "{}", x.name());
+            continue;
+        }
+        let numbers = decoded(&input, x.name());
+        for ((numbers, x), y) in numbers.as_chunks::<32>().0.iter().zip(x.data().chunks(18)).zip(y.data().chunks(18)) {
+            let top = numbers.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
+            let inverse = if top == 0.0 { 0.0 } else { 1.0 / (top / -8.0) };
+            let once = |v: f32| ((f64::from(v) * f64::from(inverse) + 8.5) as f32 as u8).min(15);
+            assert_eq!(x[..2], y[..2]);
+            for j in 0..16 {
+                assert_eq!(x[2 + j], once(numbers[j]) | once(numbers[j + 16]) << 4);
+                rounded += usize::from(x[2 + j] != y[2 + j]);
+            }
+        }
+    }
+    assert!(rounded < 100, "{rounded} bytes");
 }
 
 #[test]
@@ -109,7 +136,8 @@ fn predictors_of_powerinfer_files_have_five_bits_unless_all_have_four_or_they_ar
         let types: Vec<_> = File::open(&path).unwrap().tensors().map(|t| t.ty().name()).collect();
         (types.join(" "), report.notes)
     };
-    let note = |ty: &str| vec![format!("blk.0.fc2.weight: rows of 48 do not divide into blocks of {ty}, stored as F16")];
+    let note =
+        |ty: &str| vec![format!("blk.0.fc2.weight: rows of 48 do not divide into blocks of {ty}, stored as F16")];
     assert_eq!(types(FileType::Q8_0, &default()), ("Q8_0 Q8_0 Q8_0 Q8_0 Q5_0 F16".into(), note("Q5_0")));
     assert_eq!(types(FileType::Q4_K_M, &default()), ("Q4_K Q8_0 Q4_K Q4_K Q5_0 F16".into(), note("Q5_0")));
     assert_eq!(types(FileType::Q4_0, &default()), ("Q4_0 Q8_0 Q4_0 Q4_0 Q4_0 F16".into(), note("Q4_0")));
@@ -164,12 +192,16 @@ fn quantised_tensors_are_quantised_anew_only_if_that_is_allowed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.gguf");
     let said = error(quantize(&file, &path, Some(FileType::Q4_0), &default(), None));
-    assert!(said.contains("'token_embd.weight' is quantised already (Q8_0)") && said.contains("--allow-requantize"), "{said}");
+    assert!(
+        said.contains("'token_embd.weight' is quantised already (Q8_0)") && said.contains("--allow-requantize"),
+        "{said}"
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     // What has the type already is no obstacle, and is copied.
     quantize(&file, &path, Some(FileType::Q8_0), &default(), None).unwrap();
     same_tensors(&file, &File::open(&path).unwrap());
-    quantize(&file, &path, Some(FileType::Q4_0), &QuantizeOptions { allow_requantize: true, ..default() }, None).unwrap();
+    quantize(&file, &path, Some(FileType::Q4_0), &QuantizeOptions { allow_requantize: true, ..default() }, None)
+        .unwrap();
     let out = File::open(&path).unwrap();
     let up = "blk.0.ffn_up.weight";
     assert_eq!(out.tensor(up).unwrap().quant(), Some(QuantType::Q4_0));
@@ -222,7 +254,10 @@ fn a_transposed_down_has_one_row_per_neuron_and_the_error_is_reported() {
     let anew = QuantizeOptions { allow_requantize: true, ..options.clone() };
     let report = quantize(&plain, &path, None, &anew, None).unwrap();
     let share = check(&plain, &File::open(&path).unwrap(), 0.15);
-    assert!(share > 0.0 && (report.transposed[1].error - share).abs() < 1e-9 && report.transposed[1].plain == Some(0.0));
+    assert!(
+        share > 0.0 && (report.transposed[1].error - share).abs() < 1e-9 && report.transposed[1].plain == Some(0.0)
+    );
+    drop(plain);
     let said = error(quantize(&File::open(&path).unwrap(), &plain_path, None, &options, None));
     assert!(said.ends_with("there is no ffn_down.weight to transpose"), "{said}");
 }
@@ -245,7 +280,7 @@ fn keys_stay_but_for_the_kind_of_file_and_the_parts() {
             "general.architecture = llama",
             "llama.block_count = 1",
             "general.file_type = 18",
-            "tokenizer.ggml.tokens = [a, b]",
+            r#"tokenizer.ggml.tokens = ["a", "b"]"#,
             "general.quantization_version = 2"
         ]
     );
