@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::error::{Error, Result};
 
 /// Numbers that are in memory at a time, decoded.
-const CHUNK: usize = 4 << 20;
+const CHUNK: usize = 1 << 20;
 /// Columns of a matrix to be transposed are taken in multiples of this, which is a multiple of every block's length.
 const TILE: usize = 256;
 /// The largest number of F16.
@@ -140,7 +140,7 @@ impl Output<'_> {
     /// Writes bytes as they are.
     pub(crate) fn copy(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         self.writer.begin(name)?;
-        bytes.chunks(4 * CHUNK).try_for_each(|part| self.append(name, part))?;
+        bytes.chunks(8 * CHUNK).try_for_each(|part| self.append(name, part))?;
         self.end(name)
     }
 

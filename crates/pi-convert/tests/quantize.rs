@@ -95,11 +95,25 @@ fn the_samples_powerinfer_file_becomes_its_q4_0_file_but_for_one_rounding() {
     let mut rounded = 0;
     for (x, y) in expected.tensors().zip(made.tensors()) {
         assert_eq!(x.dims(), y.dims());
-        if x.quant() != Some(QuantType::Q4_0) {
-            assert!(x.data() == y.data(), "{}", x.name());
-            continue;
-        }
         let numbers = decoded(&input, x.name());
+        match x.quant().unwrap() {
+            QuantType::Q4_0 => {}
+            QuantType::Q6_K => {
+                // Here a rounding decides between two searched scales: few blocks differ, and are as near to the numbers.
+                let blocks = x.data().chunks(210).zip(y.data().chunks(210));
+                assert!(blocks.filter(|(x, y)| x != y).count() <= x.data().len() / 210 / 50);
+                let off = |file: &File| {
+                    let stored = decoded(file, x.name());
+                    numbers.iter().zip(stored).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>()
+                };
+                assert!((off(&expected) / off(&made) - 1.0).abs() < 1e-3);
+                continue;
+            }
+            _ => {
+                assert!(x.data() == y.data(), "{}", x.name());
+                continue;
+            }
+        }
         for ((numbers, x), y) in numbers.as_chunks::<32>().0.iter().zip(x.data().chunks(18)).zip(y.data().chunks(18)) {
             let top = numbers.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
             let inverse = if top == 0.0 { 0.0 } else { 1.0 / (top / -8.0) };

@@ -151,7 +151,7 @@ fn plan<'a>(
             let got = plan.tensor.ty();
             return Err(Error::tensor(path, plan.tensor.name(), "a type that is decoded here", got));
         };
-        if !from.is_float() && to != TensorType::from(from) && !options.allow_requantize {
+        if !from.is_float() && !options.allow_requantize {
             let name = plan.tensor.name();
             return Err(Error::Choice(format!(
                 "{}: tensor '{name}' is quantised already ({from}); quantising it anew as {to} loses more than starting from \
