@@ -18,6 +18,8 @@
 //! | `repack` | how much of the weights is kept a second time |
 //! | `train` | `pi train-predictor`: predictors for a model |
 //! | `synth` | `pi synth`: writes a model for measurements |
+//! | `convert`, `quantize` | `pi convert`, `pi quantize`: write models from checkpoints, and with other number types |
+//! | `writing` | what these two share: progress, and the summary |
 //! | `demo` | where the demo model is |
 //! | `kernels` | which kernels the environment asks for |
 //! | `prompt` | the bytes of a prompt, and its tokens |
@@ -27,6 +29,7 @@
 //! that was called wrongly with 2, one that was interrupted with 130.
 
 mod bench;
+mod convert;
 mod crossover;
 mod demo;
 mod doctor;
@@ -43,12 +46,14 @@ mod predictor;
 mod profile;
 mod progress;
 mod prompt;
+mod quantize;
 mod repack;
 mod result;
 mod run;
 mod synth;
 mod train;
 mod values;
+mod writing;
 
 use clap::{Parser, Subcommand};
 use std::{process::ExitCode, sync::LazyLock};
@@ -86,6 +91,10 @@ enum Command {
     Synth(Box<synth::SynthFlags>),
     /// Train predictors of active neurons for a model
     TrainPredictor(Box<train::TrainFlags>),
+    /// Make a model file from a Hugging Face checkpoint
+    Convert(convert::ConvertFlags),
+    /// Write a model with other number types
+    Quantize(quantize::QuantizeFlags),
 }
 
 fn main() -> ExitCode {
@@ -98,6 +107,8 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Synth(flags) => synth::synth(&flags),
         Command::TrainPredictor(flags) => train::run(&flags),
+        Command::Convert(flags) => convert::convert(&flags),
+        Command::Quantize(flags) => quantize::quantize(&flags),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

@@ -42,8 +42,13 @@ enum Repr {
 }
 
 impl FileBytes {
-    /// The bytes of the file at `path`. Anything but a regular file is refused before it is opened (a pipe could block).
-    pub(crate) fn open(path: &Path, source: Source) -> Result<Self> {
+    /// The bytes of the file at `path`, of whatever format. Anything but a regular file is refused before it is opened (a pipe
+    /// could block).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be read, [`Error::NotGguf`] if it is empty, a folder or a device, [`Error::Memory`] if it is to
+    /// be read into memory and does not fit.
+    pub fn open(path: &Path, source: Source) -> Result<Self> {
         let io = |action| move |source| Error::Io { path: path.to_owned(), action, source };
         let stat = fs::metadata(path).map_err(io("open"))?;
         let found = match () {

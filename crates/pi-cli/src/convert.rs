@@ -1,0 +1,88 @@
+//! `pi convert`: makes a model file of a Hugging Face checkpoint.
+
+use crate::{failure::Result, writing::write};
+use clap::{Args, ValueEnum, ValueHint, value_parser};
+use pi_convert::ConvertOptions;
+use pi_engine::{pi_core::QuantType, pi_gguf::Kind};
+use std::path::PathBuf;
+
+/// The options of `pi convert`.
+#[derive(Args, Debug)]
+pub struct ConvertFlags {
+    /// The checkpoint: a folder with config.json, *.safetensors and a tokenizer
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+    /// The file to write [default: the folder's name with .gguf or .powerinfer.gguf, in the folder]
+    #[arg(short, long, visible_alias = "outfile", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+    /// Type of the matrices: f32, f16, bf16, q8_0; auto: bf16 if the checkpoint has that, else f16
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true)]
+    outtype: OutType,
+    /// Folder with predictors: model_0.pt, model_1.pt, …
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    predictors: Option<PathBuf>,
+    /// gguf: ordinary; pwri: PowerInfer's, with down matrices stored neuron by neuron [default: pwri if there are predictors]
+    #[arg(long, value_name = "gguf|pwri", hide_possible_values = true)]
+    format: Option<Format>,
+    /// Store down matrices neuron by neuron in an ordinary file as well
+    #[arg(long)]
+    transpose_down: bool,
+    /// The model's name [default: the folder's]
+    #[arg(long, value_name = "NAME")]
+    model_name: Option<String>,
+    /// How the tokenizer splits text (tokenizer.ggml.pre), if that is not recognised
+    #[arg(long, value_name = "NAME")]
+    pre: Option<String>,
+    /// Threads [default: as many as cores]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutType {
+    Auto,
+    F32,
+    F16,
+    Bf16,
+    #[value(name = "q8_0")]
+    Q8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Gguf,
+    Pwri,
+}
+
+/// Makes a model file of a checkpoint.
+///
+/// # Errors
+/// If the checkpoint is not complete or of a family that is not known, or the file cannot be written.
+pub fn convert(flags: &ConvertFlags) -> Result {
+    let kind = match (flags.format, &flags.predictors) {
+        (Some(Format::Pwri), _) | (None, Some(_)) => Kind::PowerInfer,
+        (Some(Format::Gguf), _) | (None, None) => Kind::Gguf,
+    };
+    let output = flags.output.clone().unwrap_or_else(|| {
+        let dir = std::path::absolute(&flags.dir).unwrap_or_else(|_| flags.dir.clone());
+        let name = dir.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
+        let end = if kind == Kind::PowerInfer { "powerinfer.gguf" } else { "gguf" };
+        flags.dir.join(format!("{name}.{end}"))
+    });
+    let options = ConvertOptions {
+        matrices: match flags.outtype {
+            OutType::Auto => None,
+            OutType::F32 => Some(QuantType::F32),
+            OutType::F16 => Some(QuantType::F16),
+            OutType::Bf16 => Some(QuantType::BF16),
+            OutType::Q8 => Some(QuantType::Q8_0),
+        },
+        kind: Some(kind),
+        predictors: flags.predictors.clone(),
+        transpose_down: flags.transpose_down,
+        name: flags.model_name.clone(),
+        pre: flags.pre.clone(),
+        threads: flags.threads.map(|n| n as usize),
+    };
+    write(&output, |progress| pi_convert::convert(&flags.dir, &output, &options, Some(progress)))
+}

@@ -1,0 +1,98 @@
+//! `pi quantize`: writes a model with other number types.
+
+use crate::{
+    failure::{Failure, Result},
+    writing::{quant_type, write},
+};
+use clap::{Args, ValueHint, value_parser};
+use pi_convert::{FileType, QuantizeOptions};
+use pi_engine::{pi_core::QuantType, pi_gguf::File};
+use std::path::{Path, PathBuf};
+
+/// The options of `pi quantize`.
+#[derive(Args, Debug)]
+pub struct QuantizeFlags {
+    /// The model, the file to write [default: the model's name with the type], and the kind of file: F32, F16, BF16, Q4_0, Q4_1,
+    /// Q5_0, Q5_1, Q8_0, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, or COPY
+    #[arg(value_names = ["MODEL", "OUT", "TYPE"], num_args = 2..=3, required = true, value_hint = ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+    /// Store down matrices neuron by neuron, so that the rows of neurons that do not fire can be skipped
+    #[arg(long)]
+    transpose_down: bool,
+    /// Type of the predictors' matrices [default: Q4_0 if TYPE is Q4_0, else Q5_0]
+    #[arg(long, value_name = "T", value_parser = quant_type)]
+    predictor_type: Option<QuantType>,
+    /// Type of output.weight
+    #[arg(long, value_name = "T", value_parser = quant_type)]
+    output_tensor_type: Option<QuantType>,
+    /// Type of token_embd.weight
+    #[arg(long, value_name = "T", value_parser = quant_type)]
+    token_embedding_type: Option<QuantType>,
+    /// The same type for all matrices
+    #[arg(long)]
+    pure: bool,
+    /// Leave output.weight as it is
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// Quantise matrices that are quantised already: loses more than starting from floats
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Threads [default: as many as cores]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+}
+
+/// Writes a model with other number types.
+///
+/// # Errors
+/// If the type is not known, the model cannot be read, or the file cannot be written.
+pub fn quantize(flags: &QuantizeFlags) -> Result {
+    let (input, output, ty) = match &flags.files[..] {
+        [input, ty] => (input, None, ty),
+        [input, output, ty, ..] => (input, Some(output), ty),
+        _ => return Err(Failure::Usage("expected MODEL [OUT] TYPE".into())),
+    };
+    let name = ty.to_string_lossy();
+    let ty = match &*name {
+        copy if copy.eq_ignore_ascii_case("copy") => None,
+        name => Some(name.parse::<FileType>().map_err(|e| Failure::Usage(e.to_string()))?),
+    };
+    let output = output.cloned().unwrap_or_else(|| beside(input, ty));
+    let file = File::open(input).map_err(|e| Failure::Work(e.to_string()))?;
+    let options = QuantizeOptions {
+        transpose_down: flags.transpose_down,
+        predictor_type: flags.predictor_type,
+        output_tensor_type: flags.output_tensor_type,
+        token_embedding_type: flags.token_embedding_type,
+        pure: flags.pure,
+        leave_output_tensor: flags.leave_output_tensor,
+        allow_requantize: flags.allow_requantize,
+        threads: flags.threads.map(|n| n as usize),
+    };
+    write(&output, |progress| pi_convert::quantize(&file, &output, ty, &options, Some(progress)))
+}
+
+/// `model.gguf` as Q4_0 is `model.Q4_0.gguf`; what PowerInfer's files have behind their names stays there.
+fn beside(input: &Path, ty: Option<FileType>) -> PathBuf {
+    let name = input.file_name().unwrap_or_default().to_string_lossy();
+    let end = [".powerinfer.gguf", ".gguf"].into_iter().find(|end| name.ends_with(end)).unwrap_or("");
+    let stem = name.strip_suffix(end).unwrap_or(&name);
+    let end = if end.is_empty() { ".gguf" } else { end };
+    input.with_file_name(format!("{stem}.{}{end}", ty.map_or("COPY", FileType::name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_goes_into_the_name() {
+        for (input, ty, output) in [
+            ("a/model.gguf", Some(FileType::Q4_0), "a/model.Q4_0.gguf"),
+            ("a/x.powerinfer.gguf", Some(FileType::Q4_K_M), "a/x.Q4_K_M.powerinfer.gguf"),
+            ("model", None, "model.COPY.gguf"),
+        ] {
+            assert_eq!(beside(Path::new(input), ty), Path::new(output));
+        }
+    }
+}

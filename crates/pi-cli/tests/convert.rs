@@ -1,0 +1,148 @@
+//! `pi convert` and `pi quantize`, and what `pi run` makes of their files.
+
+mod common;
+
+use common::{Said, call, demo, pi};
+use pi_core::QuantType;
+use pi_gguf::File;
+use pi_testkit::{data::test_data, tiny::TinyModel};
+use std::{ffi::OsStr, fs, path::Path, process::Stdio, time::Duration};
+
+/// `pi` with words, where `{}` stands for a path each.
+fn pi_line(line: &str, paths: &[&Path]) -> Said {
+    let mut paths = paths.iter();
+    call(
+        line.split_whitespace()
+            .map(|word| if word == "{}" { paths.next().unwrap().as_os_str() } else { OsStr::new(word) }),
+    )
+}
+
+/// What a model says, decoded greedily.
+fn greedy(model: &Path) -> String {
+    let said = pi_line("run -m {} -n 40 --temp 0 -p Lily", &[model]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    said.out
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_demo_models_checkpoint_says_what_the_demo_model_says() {
+    let Some(hf) = test_data("demo-model") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("demo.gguf");
+    let said = pi_line("convert {} -o {} --outtype f32", &[&hf.join("hf"), &path]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.contains("25.7 MB of tensors from 25.7 MB (100.0 %)"), "{}", said.out);
+    assert!(said.out.contains("F32        56 tensors"), "{}", said.out);
+    // Standard error is no terminal: a line for every tenth.
+    assert!(said.err.contains("56 of 56 tensors, ") || said.err.contains("55 of 56 tensors, "), "{}", said.err);
+    let expected = greedy(&hf.join("tiny-reglu-6m-f32.gguf"));
+    assert!(expected.len() > 60, "{expected}");
+    assert_eq!(greedy(&path), expected);
+    // The same with down matrices neuron by neuron.
+    let said = pi_line("convert {} -o {} --outtype f32 --transpose-down", &[&hf.join("hf"), &path]);
+    assert_eq!((said.code, greedy(&path)), (Some(0), expected.clone()), "{}", said.err);
+    let said = pi_line(
+        "convert {} -o {} --outtype f32 --format pwri --predictors {}",
+        &[&hf.join("hf"), &path, &hf.join("predictors-r64")],
+    );
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert_eq!(File::open(&path).unwrap().tensor("blk.5.fc2.weight").unwrap().dims(), [64, 1024]);
+}
+
+#[test]
+fn transposing_the_demo_model_changes_no_word_and_says_what_it_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (copy, small) = (folder.path().join("copy.gguf"), folder.path().join("small.gguf"));
+    let said = pi_line("quantize {} {} COPY --transpose-down", &[&demo(), &copy]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(
+        said.out
+            .contains("down matrices transposed: 6, relative error 0.000 % on average; without transposing 0.000 %"),
+        "{}",
+        said.out
+    );
+    assert_eq!(greedy(&copy), greedy(&demo()));
+    let said = pi_line("quantize {} {} q4_k_m --transpose-down -t 1", &[&demo(), &small]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let cost = said.out.split("relative error ").nth(1).unwrap().split(' ').next().unwrap().parse::<f64>().unwrap();
+    assert!((0.5..15.0).contains(&cost), "{}", said.out);
+    let file = File::open(&small).unwrap();
+    assert_eq!(file.tensor("blk.2.ffn_down_t.weight").unwrap().quant(), Some(QuantType::Q6_K));
+    assert!(!greedy(&small).is_empty());
+}
+
+#[test]
+fn options_are_heeded_and_the_default_name_has_the_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    fs::write(&model, TinyModel::wide(QuantType::F32).build().unwrap()).unwrap();
+    let types = |line: &str| {
+        let said = pi_line(&format!("quantize {{}} Q4_0 {line}"), &[&model]);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let file = File::open(folder.path().join("model.Q4_0.gguf")).unwrap();
+        ["token_embd", "output", "blk.0.ffn_up"]
+            .map(|n| file.require_tensor(&format!("{n}.weight")).unwrap().ty().name())
+    };
+    assert_eq!(types(""), ["Q4_0", "Q6_K", "Q4_0"]);
+    assert_eq!(types("--pure"), ["Q4_0", "Q4_0", "Q4_0"]);
+    assert_eq!(types("--leave-output-tensor"), ["Q4_0", "F32", "Q4_0"]);
+    assert_eq!(types("--output-tensor-type q8_0 --token-embedding-type Q5_0"), ["Q5_0", "Q8_0", "Q4_0"]);
+    assert_eq!(names(folder.path()), ["model.Q4_0.gguf", "model.gguf"]);
+    let small = folder.path().join("model.Q4_0.gguf");
+    let again = pi_line("quantize {} Q8_0", &[&small]);
+    assert_eq!(again.code, Some(1));
+    assert!(again.err.contains("is quantised already") && again.err.contains("--allow-requantize"), "{}", again.err);
+    // In place: the model that is read stays whole until the new one is.
+    let said = pi_line("quantize {} {} Q8_0 --allow-requantize", &[&small, &small]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert_eq!(File::open(&small).unwrap().require_tensor("output.weight").unwrap().ty().name(), "Q8_0");
+}
+
+#[test]
+fn wrong_calls_and_bad_input_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = folder.path().join("nothing");
+    for (line, code, text) in [
+        ("quantize {}", 2, "MODEL"),
+        ("quantize {} Q4_7", 2, "'Q4_7' is no kind of file (known: F32, F16, "),
+        ("quantize {} Q4_0 --output-tensor-type Q9", 2, "known: F32, F16"),
+        ("quantize {} Q4_0", 1, "nothing"),
+        ("convert {}", 1, "config.json: the model's config is missing"),
+        ("convert {} --outtype q4_0", 2, "q4_0"),
+        ("convert {} --format gguf --predictors x", 1, "predictors need PowerInfer's container"),
+    ] {
+        let said = pi_line(line, &[&nothing]);
+        assert_eq!(said.code, Some(code), "{line}: {}", said.err);
+        assert!(said.err.contains(text), "{line}: {}", said.err);
+    }
+    assert!(names(folder.path()).is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_leaves_no_temporary_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, path) = (folder.path().join("model.gguf"), folder.path().join("out.gguf"));
+    let made = pi_line("synth -o {} --type F16 --layers 2 --dim 1024 --ffn 4096 --heads 8 --vocab 1000", &[&model]);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    for signal in ["-TERM", "-INT"] {
+        let args =
+            ["quantize".as_ref(), model.as_os_str(), path.as_os_str(), "IQ4_XS".as_ref(), "-t".as_ref(), "1".as_ref()];
+        let mut child = pi().args(args).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        while names(folder.path()).len() < 2 {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_eq!(names(folder.path()), ["model.gguf"]);
+    }
+}
