@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use pi_core::{BatchToken, Hidden, Matrix};
 
 /// The table of a model.
+#[derive(Clone)]
 pub(crate) struct Positions {
     table: Matrix,
     offset: usize,

@@ -31,7 +31,7 @@ fn text(engine: &Engine, tokens: usize) -> Vec<u32> {
 /// Quick rather than good.
 fn quick() -> TrainOptions {
     let fit = FitOptions { epochs: 3, batch: 64, ..FitOptions::default() };
-    TrainOptions { samples: 2000, context: 64, ranks: vec![32], loss: 0.05, fit, ..TrainOptions::default() }
+    TrainOptions { samples: 1500, context: 64, ranks: vec![32], loss: 0.05, fit, ..TrainOptions::default() }
 }
 
 fn on(_: Progress<'_>) -> ControlFlow<()> {
@@ -41,8 +41,8 @@ fn on(_: Progress<'_>) -> ControlFlow<()> {
 #[test]
 fn trained_predictors_leave_neurons_out_within_the_loss_asked_for_and_work_from_files() {
     let engine = demo(Sparsity::Exact);
-    let text = text(&engine, 6000);
-    let (text, kept) = text.split_at(5000);
+    let text = text(&engine, 2600);
+    let (text, kept) = text.split_at(2000);
     let options = quick();
     let trained = train(&engine, text, kept, &options, Vec::new(), &mut on).unwrap();
     let trial = trained.settled.trial.expect("thresholds within the loss");
@@ -65,7 +65,7 @@ fn trained_predictors_leave_neurons_out_within_the_loss_asked_for_and_work_from_
         builder().predictors(Predictors::Beside { source, threshold: None }).open(&model).unwrap(),
         builder().open(&whole).unwrap(),
     ];
-    let settings = EvaluateOptions { context: 64, batch: 64, limit: Some(6), ..EvaluateOptions::default() };
+    let settings = EvaluateOptions { context: 64, batch: 64, limit: Some(4), ..EvaluateOptions::default() };
     let found = loaded.map(|e| {
         let found = evaluate(&e, None, kept, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
         (found.perplexity(), found.stats.marked_share())
@@ -79,9 +79,9 @@ fn trained_predictors_leave_neurons_out_within_the_loss_asked_for_and_work_from_
 #[test]
 fn a_training_that_was_interrupted_ends_as_one_that_was_not() {
     let engine = demo(Sparsity::Exact);
-    let text = text(&engine, 3000);
-    let (text, kept) = text.split_at(2500);
-    let options = TrainOptions { samples: 500, ..quick() };
+    let text = text(&engine, 1100);
+    let (text, kept) = text.split_at(800);
+    let options = TrainOptions { samples: 400, ranks: vec![16], ..quick() };
     let folder = tempfile::tempdir().unwrap();
     let path = |layer: usize| folder.path().join(format!("{layer}.gguf"));
     let run = |known: Vec<Choice>, stop_after: usize| -> (Result<_>, usize) {
@@ -101,7 +101,8 @@ fn a_training_that_was_interrupted_ends_as_one_that_was_not() {
     (0..6).for_each(|layer| std::fs::remove_file(path(layer)).unwrap());
     let (stopped, _) = run(Vec::new(), 2);
     assert!(stopped.is_err());
-    let known: Vec<_> = (0..6).filter(|l| path(*l).exists()).map(|l| Choice::read(path(l), "this").unwrap().unwrap()).collect();
+    let known: Vec<_> =
+        (0..6).filter(|l| path(*l).exists()).map(|l| Choice::read(path(l), "this").unwrap().unwrap()).collect();
     assert!((2..6).contains(&known.len()), "{}", known.len());
     assert!(Choice::read(path(known[0].layer), "that").unwrap().is_none(), "it belongs to something else");
     let before = known.len();
