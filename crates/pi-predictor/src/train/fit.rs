@@ -175,7 +175,7 @@ impl Rng {
 
     fn shuffle(&mut self, items: &mut [u32]) {
         for i in (1..items.len()).rev() {
-            items.swap(i, (u64::from(self.next()) * (i as u64 + 1) >> 32) as usize);
+            items.swap(i, ((u64::from(self.next()) * (i as u64 + 1)) >> 32) as usize);
         }
     }
 }
