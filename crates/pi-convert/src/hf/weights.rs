@@ -183,10 +183,7 @@ fn complete(dir: &Path, names: &[String]) -> Result<()> {
         let count = digits.parse::<usize>().unwrap_or(names.len());
         if count != names.len() {
             let what = format!("a part (there are {} of {count})", names.len());
-            return Err(Error::MissingFile {
-                path: dir.join(name.replace(name, "")).join(format!("*-of-{end}")),
-                what,
-            });
+            return Err(Error::MissingFile { path: dir.join(format!("*-of-{end}")), what });
         }
     }
     Ok(())
