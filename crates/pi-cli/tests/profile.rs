@@ -49,7 +49,13 @@ fn the_object_the_table_and_the_file_say_the_same() {
     let share = found["whole"]["active_share"].as_f64().unwrap();
     assert!(share > 0.06 && share < 0.1, "{share}");
 
-    let table = profile(&words);
+    let exported = path.with_file_name("activation");
+    let folder = exported.display().to_string();
+    let table = profile(&[&words[..], &["--export-activation", &folder]].concat());
+    let layers = pi_convert::read_activations(&exported, Some(6), Some(1024)).unwrap();
+    for (layer, counts) in layers.iter().zip(all.layers()) {
+        assert!(layer.iter().zip(counts.fired()).all(|(got, want)| *got == *want as f32), "{}", counts.layer());
+    }
     let row = |name: &str| table.out.lines().find(|l| l.trim_start().starts_with(name)).unwrap().to_string();
     assert!(row("all").contains(&format!("{:.1} %", 100.0 * all.share_for(0.8))), "{}", table.out);
     assert!(row("all").contains(&format!("{:.2} %", 100.0 * share)), "{}", table.out);

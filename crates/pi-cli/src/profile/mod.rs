@@ -15,6 +15,7 @@ use crate::{
     prompt,
 };
 use clap::{Args, ValueHint, value_parser};
+use pi_convert::write_activations;
 use pi_engine::{
     Engine, Error, Sparsity,
     pi_core::text::TokenId,
@@ -67,6 +68,10 @@ pub struct ProfileFlags {
     /// Write the figures
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
+    /// Write PowerInfer's activation files, activation_0.pt and so on, into this folder: how often each neuron fired in all
+    /// texts together
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    export_activation: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -113,6 +118,12 @@ pub fn profile(flags: &ProfileFlags) -> Result {
         save(&profile, path).map_err(failure)?;
     }
 
+    if let Some(folder) = &flags.export_activation {
+        let counts = profile.merged();
+        let layers: Vec<Vec<f32>> =
+            counts.layers().iter().map(|layer| layer.fired().iter().map(|n| *n as f32).collect()).collect();
+        write_activations(folder, &layers).map_err(|e| Failure::Work(e.to_string()))?;
+    }
     let report = Report::new(&profile);
     if let Some(path) = &flags.svg {
         write(path, &figures::all(&profile, &report).document())?;
