@@ -1,9 +1,9 @@
 //! Predictors for a model, trained on what its neurons do in a text (paper §5.1).
 //!
-//! 1. [`collect`](collect): the model runs exactly over the text; for every layer, what a predictor would have got and which
+//! 1. `collect`: the model runs exactly over the text; for every layer, what a predictor would have got and which
 //!    neurons fired are kept, in bounded memory.
-//! 2. [`choose`](choose): each layer's rank starts from its sparsity and grows or shrinks while that saves bytes.
-//! 3. [`settle`](settle): thresholds are lowered until the perplexity of a text that was not trained on is near enough to that of
+//! 2. `choose`: each layer's rank starts from its sparsity and grows or shrinks while that saves bytes.
+//! 3. `settle`: thresholds are lowered until the perplexity of a text that was not trained on is near enough to that of
 //!    the exact model. A layer whose predictor would read more than it saves stays exact.
 //!
 //! The result is written as a file beside the model or into a PowerInfer file ([`Trained::write`], [`Trained::write_model`]).
