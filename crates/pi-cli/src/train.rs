@@ -13,6 +13,7 @@ use pi_engine::{
     Engine, Error, Session, SessionOptions, Sparsity, StepToken,
     pi_core::QuantType,
     pi_gguf::File,
+    profile::model_fingerprint,
     train::{Choice, Progress, TrainOptions, Trained, train},
 };
 use std::{
@@ -95,6 +96,7 @@ pub fn run(flags: &TrainFlags) -> Result {
     if flags.engine.sparsity != Sparsity::Auto {
         return Err(Failure::Usage("--sparsity means nothing here: predictors are trained on the exact model".into()));
     }
+    check_output(flags)?;
     let engine = load_as(&flags.engine, Sparsity::Exact, &flags.model)?;
     introduce(&engine, &flags.model);
     let mut text = Vec::new();
@@ -109,6 +111,7 @@ pub fn run(flags: &TrainFlags) -> Result {
     let mut options = TrainOptions {
         samples: flags.samples,
         context: (flags.engine.ctx_size.unwrap_or(512) as usize).min(c.context),
+        batch: flags.engine.batch_size as usize,
         memory: u64::from(flags.memory) << 20,
         loss: f64::from(flags.loss) / 100.0,
         ranks: flags.rank.clone(),
@@ -116,7 +119,7 @@ pub fn run(flags: &TrainFlags) -> Result {
         ..TrainOptions::default()
     };
     (options.fit.epochs, options.fit.seed) = (flags.epochs as usize, flags.seed);
-    let state = State::new(flags, &options, &text)?;
+    let state = State::new(flags, &engine, &options, &text)?;
     let known = state.read()?;
     if !known.is_empty() {
         say(&format!("{} of {} layers are there from an earlier run", known.len(), c.layers));
@@ -139,10 +142,11 @@ pub fn run(flags: &TrainFlags) -> Result {
         return Err(failure);
     }
     if interrupt.writing() {
-        say(&format!(
-            "interrupted: what is done lies in {}, and the same command goes on from there",
-            state.folder.display()
-        ));
+        let folder = state.folder.display();
+        say(&match state.folder.is_dir() {
+            true => format!("interrupted: what is done lies in {folder}, and the same command goes on from there"),
+            false => "interrupted: nothing was done yet".into(),
+        });
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let trained = done.map_err(failure)?;
@@ -170,6 +174,29 @@ pub fn run(flags: &TrainFlags) -> Result {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What cannot be written is said before hours of work, and a model is not replaced by its predictors.
+fn check_output(flags: &TrainFlags) -> Result<()> {
+    let output = &flags.output;
+    let refuse = |why: &str| Err(Failure::Work(format!("{}: {why}", output.display())));
+    let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return refuse("cannot be written: its folder is not there");
+    }
+    if output.is_dir() {
+        return refuse("cannot be written: it is a folder");
+    }
+    for (what, path) in
+        flags.text.iter().chain(&flags.eval_text).map(|p| ("a text", p)).chain([("the model", &flags.model)])
+    {
+        if let (Ok(a), Ok(b)) = (fs::canonicalize(path), fs::canonicalize(output))
+            && a == b
+        {
+            return refuse(&format!("this is {what}, and is not replaced"));
+        }
+    }
+    Ok(())
+}
+
 fn tokens(engine: &Engine, path: &Path) -> Result<Vec<u32>> {
     let text = fs::read(path).map_err(|e| Failure::Work(format!("{}: cannot be read: {e}", path.display())))?;
     engine.encode_plain(&text).map_err(|e| Failure::engine(&e, path))
@@ -183,16 +210,17 @@ struct State {
 }
 
 impl State {
-    fn new(flags: &TrainFlags, options: &TrainOptions, text: &[u32]) -> Result<Self> {
+    fn new(flags: &TrainFlags, engine: &Engine, options: &TrainOptions, text: &[u32]) -> Result<Self> {
         let mut folder = flags.output.clone().into_os_string();
         folder.push(".partial");
-        let size = fs::metadata(&flags.model).map_or(0, |m| m.len());
+        let file = File::open(&flags.model).map_err(|e| Failure::engine(&e.into(), &flags.model))?;
+        let model = model_fingerprint(&file, engine.config().activation);
         // FNV-1a over the tokens: another text is another training
         let hash =
             text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3));
         let TrainOptions { samples, context, ranks, fit, ty, .. } = options;
-        let model = flags.model.file_name().unwrap_or_default().to_string_lossy();
-        let about = format!("{model} {size} {hash:016x} {samples} {context} {ranks:?} {fit:?} {ty}");
+        let kv = flags.engine.kv_types();
+        let about = format!("{model:016x} {kv:?} {hash:016x} {samples} {context} {ranks:?} {fit:?} {ty}");
         Ok(Self { folder: folder.into(), about })
     }
 
@@ -212,7 +240,9 @@ impl State {
 
     fn write(&self, choice: &Choice) -> Result<()> {
         let failure = |e: io::Error| Failure::Work(format!("{}: {e}", self.folder.display()));
-        fs::create_dir_all(&self.folder).map_err(failure)?;
+        if !self.folder.is_dir() {
+            fs::create_dir(&self.folder).map_err(failure)?;
+        }
         let path = self.path(choice.layer);
         choice.write(&path, &self.about).map_err(|e| Failure::engine(&e, &path))
     }

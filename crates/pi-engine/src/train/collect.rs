@@ -24,8 +24,6 @@ struct Collector {
     neurons: usize,
     /// Whether samples are for measuring.
     test: bool,
-    /// Rows at the beginning that are left out: what begins a text is like nothing after it.
-    skip: usize,
     error: Option<pi_core::Error>,
 }
 
@@ -40,7 +38,7 @@ impl Observer for Collector {
     fn values(&mut self, layer: usize, values: &[f32]) {
         let Some(seen) = layer.checked_sub(self.first).and_then(|i| self.layers.get_mut(i)) else { return };
         let samples = if self.test { &mut seen.test } else { &mut seen.train };
-        let rows = self.inputs.chunks_exact(self.dim).zip(values.chunks_exact(self.neurons)).skip(self.skip);
+        let rows = self.inputs.chunks_exact(self.dim).zip(values.chunks_exact(self.neurons));
         for (input, values) in rows {
             if let Err(e) = samples.push(input, values) {
                 self.error.get_or_insert(e);
@@ -83,12 +81,11 @@ pub(super) fn collect(
         dim: c.dim,
         neurons: c.neurons,
         test: false,
-        skip: 0,
         error: None,
     };
     let mut session = engine.session(&SessionOptions {
         context: Some(options.context),
-        batch: options.context,
+        batch: options.batch,
         ..Default::default()
     })?;
     let used = wanted.min(windows);
@@ -101,7 +98,9 @@ pub(super) fn collect(
         step.extend(tokens.map(|&token| StepToken { token, seq: 0, logits: false }));
         session.truncate(0, 0);
         collector.test = i % KEPT == KEPT - 1;
-        session.step_with(&step, &mut collector)?;
+        for part in step.chunks(session.batch()) {
+            session.step_with(part, &mut collector)?;
+        }
         if let Some(e) = collector.error.take() {
             return Err(e.into());
         }

@@ -1,7 +1,7 @@
 //! Predictors in files: beside the model, in a PowerInfer file with the model, or one layer at a time for a run to be resumed.
 
 use super::{Choice, Trained, settle::matrices};
-use crate::{Engine, Error, Result, THRESHOLDS};
+use crate::{Engine, Error, Result, THRESHOLD, THRESHOLDS};
 use ndarray::Array2;
 use pi_core::{Matrix, QuantType};
 use pi_gguf::{Builder, File, Kind};
@@ -58,7 +58,7 @@ impl Trained {
     pub fn write_model(&self, source: &File, path: impl AsRef<Path>) -> Result<()> {
         let mut builder = Builder::new(Kind::PowerInfer);
         for (key, value) in source.metadata().iter() {
-            if key != THRESHOLDS && !key.starts_with("split.") {
+            if key != THRESHOLD && !key.starts_with("pi.predictor.") && !key.starts_with("split.") {
                 builder.set(key, value)?;
             }
         }

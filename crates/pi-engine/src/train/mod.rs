@@ -29,6 +29,8 @@ pub struct TrainOptions {
     pub samples: usize,
     /// Tokens of a window of text.
     pub context: usize,
+    /// Most tokens computed at once.
+    pub batch: usize,
     /// Bytes of samples at a time. If they do not suffice for all layers, the text is gone through several times.
     pub memory: u64,
     /// By how much perplexity may grow, as a share of the exact model's: 0.001 is 0.1 %.
@@ -46,6 +48,7 @@ impl Default for TrainOptions {
         Self {
             samples: 40_000,
             context: 512,
+            batch: 512,
             memory: 2 << 30,
             loss: 1e-3,
             ranks: Vec::new(),
@@ -133,7 +136,9 @@ pub fn train(
     let at_once = ((options.memory / layer_bytes) as usize).clamp(1, c.layers.max(1));
     let mut layers: Vec<Option<Choice>> = (0..c.layers).map(|_| None).collect();
     for choice in known {
-        if let Some(place) = layers.get_mut(choice.layer) {
+        let shape = (choice.fitted.fc1.ncols(), choice.fitted.fc2.nrows(), choice.fitted.fc2.ncols());
+        let fits = shape == (c.dim, c.neurons, choice.rank());
+        if let Some(place) = layers.get_mut(choice.layer).filter(|_| fits) {
             *place = Some(choice);
         }
     }
@@ -163,6 +168,7 @@ fn check(engine: &Engine, options: &TrainOptions) -> Result<()> {
     for (name, value, range) in [
         ("samples", options.samples, 64..=1 << 24),
         ("context", options.context, 8..=c.context.max(8)),
+        ("batch", options.batch, 1..=1 << 24),
         ("layers", c.layers, 1..=usize::MAX),
     ] {
         if !range.contains(&value) {

@@ -80,7 +80,9 @@ pub(super) fn settle(
         let middle = (low + high) / 2;
         let price = price(middle);
         if !set(layers, &harm, price) {
-            break;
+            // so dear that every layer runs exactly: near enough, and no gain
+            high = middle;
+            continue;
         }
         let found = text.evaluate(&text.sparse(layers)?, false, usize::MAX, progress)?;
         let marked = f64::from(found.stats.marked_share().unwrap_or(1.0));
@@ -140,7 +142,8 @@ impl Text<'_> {
 
     fn evaluate(&self, model: &Engine, against: bool, windows: usize, progress: Watcher<'_>) -> Result<Evaluation> {
         let context = self.options.context;
-        let settings = EvaluateOptions { context, batch: context, limit: Some(windows), ..EvaluateOptions::default() };
+        let settings =
+            EvaluateOptions { context, batch: self.options.batch, limit: Some(windows), ..EvaluateOptions::default() };
         let mut stopped = false;
         let found = evaluate(model, against.then_some(self.engine), self.kept, &settings, &mut |so_far| {
             stopped = progress(Progress::Evaluating { windows: so_far.windows, of: so_far.of }).is_break();
