@@ -73,3 +73,18 @@ pub fn introduce(engine: &Engine, path: &Path) {
         _ => say(&format!("sparsity: {sparsity}")),
     }
 }
+
+/// Tokens that are computed together from an empty context, by commands that read whole texts: 512 unless the flags say
+/// otherwise, 0 for as many as the model was made for.
+pub fn window(flags: &EngineFlags, engine: &Engine) -> usize {
+    let made_for = engine.config().context;
+    let context = match flags.ctx_size {
+        None => made_for.min(512),
+        Some(0) => made_for,
+        Some(n) => n as usize,
+    };
+    if context > made_for {
+        say(&format!("warning: the model was made for a context of {made_for} positions, not for {context}"));
+    }
+    context
+}

@@ -4,7 +4,7 @@ use crate::{
     failure::{Failure, Result},
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
-    loading::{introduce, load_as},
+    loading::{introduce, load_as, window},
     output::{Output, say, size},
     predictor::PredictorFlags,
     progress::Progress,
@@ -122,15 +122,7 @@ pub fn perplexity(flags: &PerplexityFlags) -> Result {
 }
 
 fn options(flags: &PerplexityFlags, engine: &Engine) -> EvaluateOptions {
-    let made_for = engine.config().context;
-    let context = match flags.engine.ctx_size {
-        None => made_for.min(512),
-        Some(0) => made_for,
-        Some(n) => n as usize,
-    };
-    if context > made_for {
-        say(&format!("warning: the model was made for a context of {made_for} positions, not for {context}"));
-    }
+    let context = window(&flags.engine, engine);
     EvaluateOptions {
         context,
         windows: flags.stride.map_or(Windows::Halves, |n| Windows::Stride(n as usize)),

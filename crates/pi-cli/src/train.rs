@@ -4,7 +4,7 @@ use crate::{
     failure::{Failure, Result},
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
-    loading::{introduce, load_as},
+    loading::{introduce, load_as, window},
     output::{Output, say, size},
     values,
 };
@@ -110,7 +110,7 @@ pub fn run(flags: &TrainFlags) -> Result {
     let c = engine.config();
     let mut options = TrainOptions {
         samples: flags.samples,
-        context: (flags.engine.ctx_size.unwrap_or(512) as usize).min(c.context),
+        context: window(&flags.engine, &engine),
         batch: flags.engine.batch_size as usize,
         memory: u64::from(flags.memory) << 20,
         loss: f64::from(flags.loss) / 100.0,

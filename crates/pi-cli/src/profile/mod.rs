@@ -9,7 +9,7 @@ use crate::{
     failure::{Failure, Result},
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
-    loading::{introduce, load_as},
+    loading::{introduce, load_as, window},
     output::{Output, printable, say},
     progress::Progress,
     prompt,
@@ -100,15 +100,7 @@ pub fn profile(flags: &ProfileFlags) -> Result {
     // Without an error of its own for activations that never are 0: the profiler has a better one.
     let engine = load_as(&flags.engine, Sparsity::Auto, &flags.model)?;
     introduce(&engine, &flags.model);
-    let made_for = engine.config().context;
-    let context = match flags.engine.ctx_size {
-        None => made_for.min(512),
-        Some(0) => made_for,
-        Some(n) => n as usize,
-    };
-    if context > made_for {
-        say(&format!("warning: the model was made for a context of {made_for} positions, not for {context}"));
-    }
+    let context = window(&flags.engine, &engine);
     let mut profiler = Profiler::new(&engine, context, flags.engine.batch_size as usize).map_err(failure)?;
     let texts: Vec<Text> =
         texts.into_iter().map(|(path, bytes)| text(&engine, path, &bytes, flags)).collect::<Result<_, _>>()?;

@@ -81,13 +81,18 @@ impl Trained {
         };
         let old = |name: &str| name.ends_with(".fc1.weight") || name.ends_with(".fc2.weight");
         let is_turned = |name: &str| -> Result<bool> {
-            Ok(name.ends_with(".ffn_down.weight")
-                && crate::WeightSource::matrix(source, name)?.is_some_and(|m| m.ty().is_float()))
+            // a bias is named as its matrix
+            let weight = name.replace(".ffn_down.bias", ".ffn_down.weight");
+            Ok(weight.ends_with(".ffn_down.weight")
+                && crate::WeightSource::matrix(source, &weight)?.is_some_and(|m| m.ty().is_float()))
         };
         for tensor in source.tensors().filter(|t| !old(t.name())) {
             if is_turned(tensor.name())? {
                 let name = tensor.name().replace(".ffn_down.", ".ffn_down_t.");
-                builder.tensor(&name, tensor.ty(), &[tensor.rows(), tensor.cols()])?;
+                match name.ends_with(".bias") {
+                    true => builder.tensor(&name, tensor.ty(), tensor.dims())?,
+                    false => builder.tensor(&name, tensor.ty(), &[tensor.rows(), tensor.cols()])?,
+                };
             } else {
                 builder.tensor(tensor.name(), tensor.ty(), tensor.dims())?;
             }
@@ -99,6 +104,9 @@ impl Trained {
         for tensor in source.tensors().filter(|t| !old(t.name())) {
             match turned(tensor.name())? {
                 Some(m) => writer.write(m.name(), m.view().bytes())?,
+                None if is_turned(tensor.name())? => {
+                    writer.write(&tensor.name().replace(".ffn_down.", ".ffn_down_t."), tensor.data())?;
+                }
                 None => writer.write(tensor.name(), tensor.data())?,
             }
         }
