@@ -2,7 +2,7 @@
 
 use crate::{
     Attention, AttentionSpec, Dense, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec, Predictor,
-    QuantType, Result, SparseFfn,
+    QuantType, Result, SignKernels, SparseFfn,
 };
 use std::sync::Arc;
 
@@ -53,4 +53,8 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// As [`linear`](Self::linear).
     fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>>;
+    /// How predictors from signs alone, which run on the host, pack and compare them.
+    fn signs(&self) -> SignKernels {
+        SignKernels::PLAIN
+    }
 }

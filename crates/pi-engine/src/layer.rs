@@ -16,6 +16,7 @@ pub struct Layer {
     pub(crate) ffn: Arc<dyn SparseFfn>,
     pub(crate) predictor: Option<Arc<dyn Predictor>>,
     /// Bytes of the matrix that says which neurons fire: what a predictor saves reading.
+    #[cfg_attr(not(feature = "train"), expect(dead_code))]
     pub(crate) gate_bytes: u64,
 }
 

@@ -89,7 +89,10 @@ impl Predictors {
                     None => return Ok(None),
                 }
             }
-            Self::Sign { margin } => Arc::new(Sign::new(gate(parts.ffn).0, *margin, parts.exec.clone())?),
+            Self::Sign { margin } => {
+                let sign = Sign::new(gate(parts.ffn).0, *margin, parts.exec.clone())?;
+                Arc::new(sign.with_kernels(parts.device.signs()))
+            }
             Self::Oracle => {
                 let (weight, bias) = gate(parts.ffn);
                 let linear = parts.device.linear(&LinearSpec { weight: weight.clone(), bias })?;

@@ -5,7 +5,7 @@
 //! bits in which the two differ.
 
 use crate::words::Words;
-use pi_core::{ActiveSet, Error, Executor, Hidden, Limits, Matrix, Predictor, PredictorRun, Result};
+use pi_core::{ActiveSet, Error, Executor, Hidden, Limits, Matrix, Predictor, PredictorRun, Result, SignKernels};
 use std::sync::Arc;
 
 /// Marks neurons whose gates have few enough negative products. Reads the FFN's input, not the residual stream.
@@ -17,6 +17,7 @@ pub struct Sign {
     neurons: usize,
     /// Most negative products of a neuron that is marked.
     most: u32,
+    kernels: SignKernels,
     exec: Arc<dyn Executor>,
 }
 
@@ -42,29 +43,23 @@ impl Sign {
         let mut row = vec![0.0; dim];
         for (neuron, signs) in signs.chunks_exact_mut(words.max(1)).enumerate() {
             decode(view.row(neuron), &mut row);
-            pack(&row, signs);
+            (SignKernels::PLAIN.pack)(&row, signs);
         }
         let most = ((0.5 + f64::from(margin)) * dim as f64).floor() as u32;
-        Ok(Self { signs, words, dim, neurons, most, exec })
+        Ok(Self { signs, words, dim, neurons, most, kernels: SignKernels::PLAIN, exec })
+    }
+
+    /// The same, but signs of inputs are packed and compared by `kernels`: those of a device
+    /// ([`Device::signs`](pi_core::Device::signs)) know its instructions. The marks are the same.
+    pub fn with_kernels(mut self, kernels: SignKernels) -> Self {
+        self.kernels = kernels;
+        self
     }
 
     fn marks(&self, x: &[u64], first: usize) -> u64 {
-        let rows = self.signs[first * self.words..].chunks_exact(self.words).take(64);
-        rows.enumerate().fold(0, |bits, (i, row)| bits | u64::from(differing(row, x) <= self.most) << i)
+        let rows = &self.signs[first * self.words..];
+        (self.kernels.near)(&rows[..rows.len().min(64 * self.words)], x, self.most)
     }
-}
-
-/// Signs of numbers, 64 to a word.
-fn pack(numbers: &[f32], words: &mut [u64]) {
-    for (numbers, word) in numbers.chunks(64).zip(words) {
-        *word = numbers.iter().enumerate().fold(0, |bits, (i, v)| bits | u64::from(v.is_sign_negative()) << i);
-    }
-}
-
-/// Bits in which two rows differ.
-#[inline]
-fn differing(a: &[u64], b: &[u64]) -> u32 {
-    a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
 }
 
 impl Predictor for Sign {
@@ -117,7 +112,7 @@ impl PredictorRun for Run {
             });
         };
         for (row, signs) in x.host()?.chunks_exact(op.dim).zip(signs.chunks_exact_mut(op.words)) {
-            pack(row, signs);
+            (op.kernels.pack)(row, signs);
         }
         let (signs, words) = (&*signs, op.neurons.div_ceil(64));
         marks.fill(&*op.exec, active.marks(tokens)?, words, |t, word| {

@@ -10,7 +10,7 @@ use crate::{
 };
 use pi_core::{
     Attention, AttentionSpec, Dense, Device, DeviceInfo, Executor, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet,
-    NormSpec, Predictor, QuantType, Result, SparseFfn,
+    NormSpec, Predictor, QuantType, Result, SignKernels, SparseFfn,
 };
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -132,5 +132,9 @@ impl Device for CpuDevice {
 
     fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
         Ok(Arc::new(CpuMlp::new(spec, &self.kernels, &self.packer, &self.exec)?))
+    }
+
+    fn signs(&self) -> SignKernels {
+        self.kernels.signs()
     }
 }

@@ -1,7 +1,7 @@
 //! The table of kernels: for each quant type, how it is computed on this CPU.
 
 use crate::{Activations, arch};
-use pi_core::{Activation, Error, QuantType, Result};
+use pi_core::{Activation, Error, QuantType, Result, SignKernels};
 use std::fmt;
 use std::str::FromStr;
 
@@ -138,6 +138,7 @@ pub struct Kernels {
     types: [TypeKernels; TYPES],
     packed: [Option<Packed>; TYPES],
     activate: Activate,
+    signs: SignKernels,
 }
 
 /// A second layout of a type's rows that is faster to compute, of the same size, and the kernels for it.
@@ -187,7 +188,13 @@ impl Kernels {
     /// The exact path on any CPU: for every type, activations stay F32, and rows are decoded and multiplied in f32.
     pub fn reference() -> Self {
         let activate: Activate = |act, x| x.iter_mut().for_each(|x| *x = act.apply(*x));
-        Self { isa: Isa::Reference, types: arch::reference::kernels(), packed: [None; TYPES], activate }
+        Self {
+            isa: Isa::Reference,
+            types: arch::reference::kernels(),
+            packed: [None; TYPES],
+            activate,
+            signs: SignKernels::PLAIN,
+        }
     }
 
     /// The same, but with `kernels` for `ty`, whose rows then are not repacked.
@@ -217,6 +224,17 @@ impl Kernels {
     /// How activation functions are applied.
     pub fn activate(&self) -> Activate {
         self.activate
+    }
+
+    /// The same, but with `signs` for predictions from signs.
+    pub fn with_signs(mut self, signs: SignKernels) -> Self {
+        self.signs = signs;
+        self
+    }
+
+    /// How signs are packed and compared.
+    pub fn signs(&self) -> SignKernels {
+        self.signs
     }
 
     /// The kernels for weights of type `ty`.

@@ -1,8 +1,11 @@
 //! Every kernel of every instruction set that this CPU has.
 
-use pi_core::{Activation, Error, Form, QuantType};
+use pi_core::{Activation, Error, Form, QuantType, SignKernels};
 use pi_sparse_cpu::{Activations, Isa, Kernels, TypeKernels};
-use pi_testkit::kernels::{Functions, check};
+use pi_testkit::{
+    Random,
+    kernels::{Functions, check},
+};
 
 fn functions(k: &TypeKernels) -> Functions {
     let &TypeKernels { activations: a, dot, dot4, tile, axpy, axpy4, decode, .. } = k;
@@ -175,6 +178,46 @@ fn activations_of_rows_come_near_to_those_of_single_numbers_wherever_they_stand(
             let mut odd = [f32::NAN, 1.0, f32::NAN];
             activate(act, &mut odd);
             assert!(odd[0].is_nan() && odd[2].is_nan() && !odd[1].is_nan(), "{isa} {act}");
+        }
+    }
+}
+
+/// Predictions from signs must not depend on the instruction set: lengths that fill words and vectors and those that do not, numbers of
+/// both signs and of none.
+#[test]
+fn signs_are_packed_and_compared_alike_by_every_instruction_set() {
+    let plain = SignKernels::PLAIN;
+    let mut random = Random(7);
+    for isa in Isa::available() {
+        let k = Kernels::for_isa(isa).unwrap().signs();
+        for words in [1, 2, 3, 4, 5, 8, 9, 15, 64, 65, 177] {
+            for cut in [0, 1, 63] {
+                let mut numbers: Vec<f32> = (0..64 * words - cut).map(|_| random.normal()).collect();
+                numbers[0] = -0.0;
+                numbers[words / 2] = -f32::NAN;
+                let (mut x, mut want) = (vec![u64::MAX; words], vec![u64::MAX; words]);
+                (k.pack)(&numbers, &mut x);
+                (plain.pack)(&numbers, &mut want);
+                assert_eq!(x, want, "{isa}: {words} words less {cut}");
+                for (i, word) in want.iter().enumerate() {
+                    for bit in 0..64 {
+                        let negative = numbers.get(64 * i + bit).is_some_and(|v| v.is_sign_negative());
+                        assert_eq!(word >> bit & 1 == 1, negative, "word {i}, bit {bit}");
+                    }
+                }
+                for rows in [1, 7, 64, 70] {
+                    let signs: Vec<u64> = (0..rows * words).map(|_| random.bits()).collect();
+                    for most in [0, 32 * words as u32 - 5, 32 * words as u32, 64 * words as u32] {
+                        let got = (k.near)(&signs, &x, most);
+                        assert_eq!(got, (plain.near)(&signs, &x, most), "{isa}: {rows} rows of {words}, {most}");
+                        let one_by_one = signs.chunks(words).take(64).enumerate().fold(0u64, |bits, (i, row)| {
+                            let differing: u32 = row.iter().zip(&x).map(|(a, b)| (a ^ b).count_ones()).sum();
+                            bits | u64::from(differing <= most) << i
+                        });
+                        assert_eq!(got, one_by_one);
+                    }
+                }
+            }
         }
     }
 }

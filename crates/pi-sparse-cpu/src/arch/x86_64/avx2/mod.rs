@@ -25,6 +25,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod rows;
+mod signs;
 mod small;
 
 use crate::{
@@ -35,6 +36,7 @@ pub(super) use activation::ACTIVATE;
 use encode::{LANES15, PAIRS15, SPLIT15};
 pub(super) use lanes::prefetch;
 use pi_core::QuantType;
+pub(super) use signs::{SIGNS, SIGNS_AVX512};
 
 /// Activations beside float weights.
 const F32: Activations = Activations::F32;
@@ -76,6 +78,7 @@ pub(super) const PACKED: [(QuantType, Pack, TypeKernels, TypeKernels); 6] = [
 /// `base` with the kernels of this module put in, or `None` if this CPU cannot run them.
 pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
     is_available().then(|| {
+        let base = if is_x86_feature_detected!("popcnt") { base.with_signs(SIGNS) } else { base };
         let all = TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, kernels, _)| all.with(ty, kernels));
         PACKED.into_iter().fold(all, |all, (ty, pack, kernels, _)| all.with_packed(ty, Packed { pack, kernels }))
     })
