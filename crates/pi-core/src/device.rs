@@ -1,7 +1,7 @@
 //! What a back end offers.
 
 use crate::{
-    Attention, AttentionSpec, Dense, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec, Predictor,
+    ActiveSet, Attention, AttentionSpec, Dense, Error, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec, Predictor,
     QuantType, Result, SignKernels, SparseFfn,
 };
 use std::sync::Arc;
@@ -28,6 +28,25 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// If there is no memory.
     fn hidden(&self, max_tokens: usize, dim: usize) -> Result<Hidden>;
+    /// Room for sets of active neurons near this device: `max_tokens` rows of `neurons` bits.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    fn active(&self, max_tokens: usize, neurons: usize) -> Result<ActiveSet> {
+        ActiveSet::try_new(max_tokens, neurons)
+    }
+    /// `y += x`: how the parts of a layer that were computed apart come together. Without a device's own, the host adds.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the two are not of one size; whatever the device reports.
+    fn add(&self, x: &mut Hidden, y: &mut Hidden) -> Result<()> {
+        if (x.tokens(), x.dim()) != (y.tokens(), y.dim()) {
+            let size = |h: &Hidden| format!("{} rows of {}", h.tokens(), h.dim());
+            return Err(Error::shape("a sum", size(y), size(x)));
+        }
+        y.host_mut()?.iter_mut().zip(x.host()?).for_each(|(y, x)| *y += *x);
+        Ok(())
+    }
     /// A norm over rows of the weight's length.
     ///
     /// # Errors

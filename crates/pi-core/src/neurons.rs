@@ -95,6 +95,15 @@ impl ActiveSet {
         Ok(Self { neurons, tokens: max_tokens, all: true, bits: Resident::try_new(words)? })
     }
 
+    /// The same over an array that a device made.
+    ///
+    /// # Panics
+    /// Unless it holds `max_tokens × neurons.div_ceil(64)` words.
+    pub fn with_bits(max_tokens: usize, neurons: usize, bits: Resident<u64>) -> Self {
+        assert_eq!(bits.len(), max_tokens * neurons.div_ceil(64));
+        Self { neurons, tokens: max_tokens, all: true, bits }
+    }
+
     /// Makes the set "all neurons" for `tokens` tokens (no predictor was asked).
     ///
     /// # Errors
@@ -115,6 +124,16 @@ impl ActiveSet {
         self.all = false;
         let n = tokens * self.words();
         Ok(&mut self.bits.host_overwrite()[..n])
+    }
+
+    /// The same for a predictor on a device: its array, to be overwritten for `tokens` tokens, in the same layout.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if there is no room for so many tokens.
+    pub fn marks_elsewhere(&mut self, tokens: usize) -> Result<&mut Resident<u64>> {
+        self.resize(tokens)?;
+        self.all = false;
+        Ok(&mut self.bits)
     }
 
     /// True if every neuron may fire.

@@ -45,6 +45,8 @@ pub struct OpStats {
     pub bytes: u64,
     /// Neurons × tokens that could have fired.
     pub neurons: u64,
+    /// Neurons × tokens that a predictor let through; all of them where there is none.
+    pub marked: u64,
     /// Neurons × tokens that contributed: marked, and with a gate that fires where idle neurons are left out.
     pub active: u64,
     /// Neurons × tokens that were computed without a look at single neurons, because so many were expected to be active.
@@ -55,6 +57,7 @@ impl std::ops::AddAssign for OpStats {
     fn add_assign(&mut self, o: Self) {
         self.bytes += o.bytes;
         self.neurons += o.neurons;
+        self.marked += o.marked;
         self.active += o.active;
         self.dense += o.dense;
     }

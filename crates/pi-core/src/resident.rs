@@ -10,6 +10,14 @@ pub trait Mirror<T>: Send {
     /// # Errors
     /// If the device fails.
     fn upload(&mut self, from: &[T]) -> Result<()>;
+    /// Begins to copy the device's array to where [`download`](Self::download) finds it, behind what is queued so far; what is queued afterwards
+    /// does not hold it up. For devices that copy while they compute; others have nothing to begin.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn begin_download(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Copies the device's array to `to`, after everything queued before has written it.
     ///
     /// # Errors
@@ -97,6 +105,18 @@ impl<T: Copy + Default> Resident<T> {
     pub fn host(&mut self) -> Result<&[T]> {
         self.fetch()?;
         Ok(&self.host)
+    }
+
+    /// Begins to fetch the newest copy if it is on the device: [`host`](Self::host) then waits for what was queued before this call, and
+    /// not for what is queued after it.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn prefetch(&mut self) -> Result<()> {
+        match (self.newest, &mut self.mirror) {
+            (Newest::Mirror, Some(mirror)) => mirror.begin_download(),
+            _ => Ok(()),
+        }
     }
 
     /// The host's copy if it is current.

@@ -46,6 +46,7 @@ impl LayerRun {
 
     pub(crate) fn take_stats(&mut self) -> OpStats {
         let ffn = self.ffn.take_stats();
+        self.marked += ffn.marked;
         self.active += ffn.active;
         self.dense += ffn.dense;
         self.neurons += ffn.neurons;
@@ -110,17 +111,13 @@ impl LayerStep<'_> {
         if let Some(observer) = &mut self.observer {
             observer.inputs(self.index, self.h.host()?, self.x.host()?);
         }
-        let (tokens, neurons) = (self.batch.len(), self.active.neurons());
         match (&mut self.run.predictor, &self.layer.predictor) {
             (Some(run), Some(predictor)) => {
                 run.mark(self.h, self.x, self.active)?;
                 *self.bytes += predictor.bytes();
             }
-            _ => self.active.set_all(tokens)?,
+            _ => self.active.set_all(self.batch.len())?,
         }
-        let all = tokens * neurons;
-        let marked = self.active.host()?.map(|words| words.iter().map(|w| u64::from(w.count_ones())).sum());
-        self.run.marked += marked.unwrap_or(all as u64);
         Ok(())
     }
 

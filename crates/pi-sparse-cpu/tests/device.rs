@@ -5,7 +5,10 @@ use pi_core::{
     NormSpec, Predictor, QuantType, Result, Serial, SparseFfn,
 };
 use pi_sparse_cpu::{CpuDevice, Isa, Kernels, Pool};
-use pi_testkit::device::check;
+use pi_testkit::{
+    device::check,
+    sim::{SimDevice, SimOptions},
+};
 use std::sync::Arc;
 
 fn conforms(exec: Arc<dyn Executor>) {
@@ -112,4 +115,11 @@ fn a_device_with_a_fault_is_found_out() {
         let e = check(&Faulty(cpu.clone(), fault)).expect_err("a fault");
         println!("{fault:?}: {e}");
     }
+}
+
+/// What the simulated accelerator adds to the device that computes for it must not change what comes out.
+#[test]
+fn a_simulated_accelerator_computes_what_the_device_behind_it_does() {
+    let cpu = Arc::new(CpuDevice::new(Kernels::reference(), Arc::new(Serial)));
+    check(&SimDevice::new(cpu, SimOptions::default()).unwrap()).unwrap();
 }

@@ -180,6 +180,7 @@ impl Run {
             rows2.fetch_add(count.second, Relaxed);
         });
         stats.neurons += (owned * tokens) as u64;
+        stats.marked += marked(&op.neurons, bits, words, tokens);
         let active = active_count.into_inner();
         stats.active += active;
         stats.dense += dense_count.into_inner();
@@ -219,5 +220,17 @@ impl Run {
             }
         }
         Ok(())
+    }
+}
+
+/// Owned neurons × tokens that may fire.
+fn marked(neurons: &NeuronSet, bits: Option<&[u64]>, words: usize, tokens: usize) -> u64 {
+    match bits {
+        None => (neurons.len() * tokens) as u64,
+        Some(bits) if neurons.is_all() => bits.iter().map(|w| u64::from(w.count_ones())).sum(),
+        Some(bits) => bits
+            .chunks_exact(words.max(1))
+            .map(|row| neurons.iter().filter(|id| row[id / 64] >> (id % 64) & 1 == 1).count() as u64)
+            .sum(),
     }
 }

@@ -1,0 +1,86 @@
+//! The queue of a simulated device: work is done in order, by a thread of its own, on a clock.
+
+use std::{
+    io,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+struct Job {
+    number: u64,
+    cost: Duration,
+    then: Box<dyn FnOnce() + Send>,
+}
+
+pub(super) struct Queue {
+    jobs: Option<Sender<Job>>,
+    next: AtomicU64,
+    /// The last job that is done, as the device knows.
+    done: Arc<(Mutex<u64>, Condvar)>,
+    /// The last job that is done, as the host knows because it waited.
+    known: AtomicU64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    pub(super) fn new() -> io::Result<Self> {
+        let (jobs, incoming) = channel();
+        let done = Arc::new((Mutex::new(0), Condvar::new()));
+        let seen = done.clone();
+        let thread = thread::Builder::new().name("sim-device".into()).spawn(move || work(&incoming, &seen))?;
+        let (next, known) = (AtomicU64::new(1), AtomicU64::new(0));
+        Ok(Self { jobs: Some(jobs), next, done, known, thread: Some(thread) })
+    }
+
+    /// Queues work that takes `cost` and shows as `then`. Returns its number.
+    pub(super) fn push(&self, cost: Duration, then: impl FnOnce() + Send + 'static) -> u64 {
+        let number = self.next.fetch_add(1, Relaxed);
+        if let Some(jobs) = &self.jobs {
+            // the thread ends only after the sender is gone
+            let _ = jobs.send(Job { number, cost, then: Box::new(then) });
+        }
+        number
+    }
+
+    /// Waits until a job is done. False if the host knew that it was.
+    pub(super) fn wait(&self, number: u64) -> bool {
+        if self.known.load(Relaxed) >= number {
+            return false;
+        }
+        let (done, changed) = &*self.done;
+        let mut now = done.lock().unwrap_or_else(PoisonError::into_inner);
+        while *now < number {
+            now = changed.wait(now).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.known.fetch_max(number, Relaxed);
+        true
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(jobs: &Receiver<Job>, done: &(Mutex<u64>, Condvar)) {
+    let mut free = Instant::now();
+    for job in jobs {
+        // what is queued in time follows without a gap, however late this thread is told
+        free = free.max(Instant::now()) + job.cost;
+        if let Some(rest) = free.checked_duration_since(Instant::now()).filter(|_| !job.cost.is_zero()) {
+            thread::sleep(rest);
+        }
+        (job.then)();
+        *done.0.lock().unwrap_or_else(PoisonError::into_inner) = job.number;
+        done.1.notify_all();
+    }
+}
