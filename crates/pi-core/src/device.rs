@@ -1,8 +1,8 @@
 //! What a back end offers.
 
 use crate::{
-    ActiveSet, Attention, AttentionSpec, Dense, Error, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec, Predictor,
-    QuantType, Result, SignKernels, SparseFfn,
+    ActiveSet, Attention, AttentionSpec, Dense, Error, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec,
+    Predictor, QuantType, Result, SignKernels, SparseFfn,
 };
 use std::sync::Arc;
 

@@ -96,6 +96,7 @@ impl Hidden {
             return Err(Error::Limit { what: "rows of a hidden state".into(), limit, got: tokens });
         }
         self.tokens = tokens;
+        self.data.set_used(tokens * self.dim);
         self.stale();
         Ok(())
     }

@@ -15,6 +15,18 @@ impl NeuronSet {
         Self { total, ids: None }
     }
 
+    /// None of a layer's `total` neurons.
+    pub fn none(total: usize) -> Self {
+        Self { total, ids: (total > 0).then(Vec::new) }
+    }
+
+    /// The neurons of the layer that are not in this set.
+    pub fn others(&self) -> Self {
+        let mut own = self.iter().peekable();
+        let ids = (0..self.total).filter(|id| own.next_if_eq(id).is_none()).map(|id| id as u32).collect::<Vec<_>>();
+        Self { total: self.total, ids: (ids.len() != self.total).then_some(ids) }
+    }
+
     /// Some neurons of a layer of `total`.
     ///
     /// # Errors
@@ -180,6 +192,7 @@ impl ActiveSet {
             return Err(Error::Limit { what: "tokens of an active set".into(), limit, got: tokens });
         }
         self.tokens = tokens;
+        self.bits.set_used(words);
         Ok(())
     }
 }
@@ -195,6 +208,9 @@ mod tests {
         let s = NeuronSet::some(4, vec![1, 3]).unwrap();
         assert_eq!((s.len(), s.total(), s.id(1), s.is_all()), (2, 4, 3, false));
         assert_eq!(NeuronSet::some(3, vec![0, 1, 2]).unwrap(), NeuronSet::all(3));
+        assert_eq!(s.others(), NeuronSet::some(4, vec![0, 2]).unwrap());
+        assert_eq!((NeuronSet::all(3).others(), NeuronSet::none(3).others()), (NeuronSet::none(3), NeuronSet::all(3)));
+        assert_eq!(NeuronSet::none(0), NeuronSet::all(0));
     }
 
     #[test]

@@ -5,20 +5,20 @@ use std::{any::Any, fmt};
 
 /// A copy of an array in another memory, implemented by a device.
 pub trait Mirror<T>: Send {
-    /// Copies `from` (the host's array) to the device.
+    /// Copies `from` (the part of the host's array that is in use) to the beginning of the device's.
     ///
     /// # Errors
     /// If the device fails.
     fn upload(&mut self, from: &[T]) -> Result<()>;
-    /// Begins to copy the device's array to where [`download`](Self::download) finds it, behind what is queued so far; what is queued afterwards
+    /// Begins to copy the first `len` elements of the device's array to where [`download`](Self::download) finds it, behind what is queued so far; what is queued afterwards
     /// does not hold it up. For devices that copy while they compute; others have nothing to begin.
     ///
     /// # Errors
     /// If the device fails.
-    fn begin_download(&mut self) -> Result<()> {
+    fn begin_download(&mut self, _len: usize) -> Result<()> {
         Ok(())
     }
-    /// Copies the device's array to `to`, after everything queued before has written it.
+    /// Copies the beginning of the device's array to `to`, after everything queued before has written it.
     ///
     /// # Errors
     /// If the device fails.
@@ -51,13 +51,15 @@ pub struct Resident<T> {
     host: Vec<T>,
     mirror: Option<Box<dyn Mirror<T>>>,
     newest: Newest,
+    /// Elements that are moved.
+    used: usize,
     moves: Moves,
 }
 
 impl<T: Copy + Default> Resident<T> {
     /// `len` zeros on the host.
     pub fn new(len: usize) -> Self {
-        Self { host: vec![T::default(); len], mirror: None, newest: Newest::Host, moves: Moves::default() }
+        Self { host: vec![T::default(); len], mirror: None, newest: Newest::Host, used: len, moves: Moves::default() }
     }
 
     /// The same, but an error instead of an abort when there is no memory.
@@ -88,6 +90,11 @@ impl<T: Copy + Default> Resident<T> {
         self.host.is_empty()
     }
 
+    /// Only the first `used` elements are moved from now on (all of them, if there are fewer). The others keep whatever they were.
+    pub fn set_used(&mut self, used: usize) {
+        self.used = used.min(self.host.len());
+    }
+
     /// How often the array moved so far.
     pub fn moves(&self) -> Moves {
         self.moves
@@ -114,7 +121,7 @@ impl<T: Copy + Default> Resident<T> {
     /// If the device fails.
     pub fn prefetch(&mut self) -> Result<()> {
         match (self.newest, &mut self.mirror) {
-            (Newest::Mirror, Some(mirror)) => mirror.begin_download(),
+            (Newest::Mirror, Some(mirror)) => mirror.begin_download(self.used),
             _ => Ok(()),
         }
     }
@@ -140,6 +147,11 @@ impl<T: Copy + Default> Resident<T> {
         &mut self.host
     }
 
+    /// The device's copy as it is, current or not: for a device that asks whether it is its own. Nothing moves.
+    pub fn mirror_as_it_is(&mut self) -> Option<&mut dyn Any> {
+        self.mirror.as_deref_mut().map(Mirror::as_any)
+    }
+
     /// The device's copy, made current; `None` if there is none.
     ///
     /// # Errors
@@ -147,7 +159,7 @@ impl<T: Copy + Default> Resident<T> {
     pub fn mirror(&mut self) -> Result<Option<&mut dyn Mirror<T>>> {
         let Some(mirror) = &mut self.mirror else { return Ok(None) };
         if self.newest == Newest::Host {
-            mirror.upload(&self.host)?;
+            mirror.upload(&self.host[..self.used])?;
             self.moves.up += 1;
             self.newest = Newest::Both;
         }
@@ -172,7 +184,7 @@ impl<T: Copy + Default> Resident<T> {
 
     fn fetch(&mut self) -> Result<()> {
         if let (Newest::Mirror, Some(mirror)) = (self.newest, &mut self.mirror) {
-            mirror.download(&mut self.host)?;
+            mirror.download(&mut self.host[..self.used])?;
             self.moves.down += 1;
             self.newest = Newest::Both;
         }

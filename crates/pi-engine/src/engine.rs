@@ -5,6 +5,7 @@ use crate::{
     arch::{self, Architecture},
     config::ModelConfig,
     load::{self, LoadOptions, Model},
+    plan::Plan,
     predictors::{self, Predictors},
     source::WeightSource,
     sparsity::{Sparsity, SparsityReport},
@@ -125,7 +126,7 @@ impl Engine {
         self.inner.model.weight_bytes
     }
 
-    /// The device that computes.
+    /// The device that computes; with an accelerator beside the CPU, that one.
     pub fn device(&self) -> &dyn Device {
         &*self.inner.device
     }
@@ -151,6 +152,7 @@ pub struct EngineBuilder {
     crossover: Crossover,
     repacking: u64,
     device: Option<Arc<dyn Device>>,
+    accelerator: Option<(Arc<dyn Device>, Plan)>,
     sparsity: Sparsity,
     predictors: Predictors,
     activation: Option<Activation>,
@@ -193,6 +195,13 @@ impl EngineBuilder {
     /// A device of your own instead of the CPU; threads, kernels, crossover and repacking then do not apply.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
+        self
+    }
+
+    /// A device beside the CPU (or what stands for it), and what of the model belongs there. Types of weights that it has no
+    /// kernels for stay on the CPU all the same.
+    pub fn accelerator(mut self, device: Arc<dyn Device>, plan: Plan) -> Self {
+        self.accelerator = Some((device, plan));
         self
     }
 
@@ -256,7 +265,8 @@ impl EngineBuilder {
             None => cpu(self.threads, self.kernels, self.crossover, self.repacking)?,
         };
         let options = LoadOptions {
-            device: &*device,
+            device: &device,
+            accelerator: self.accelerator.as_ref().map(|(device, plan)| (device, plan)),
             sparsity: self.sparsity,
             predictors: &self.predictors,
             exec: &exec,
@@ -280,6 +290,8 @@ impl EngineBuilder {
                 ),
             });
         }
+        // rows of numbers are made where most of the work on them is done; they are on the host as well
+        let device = self.accelerator.map_or(device, |(accelerator, _)| accelerator);
         let inner = Inner { config, arch, model, tokenizer, device, check: self.check, warnings };
         Ok(Engine { inner: Arc::new(inner) })
     }

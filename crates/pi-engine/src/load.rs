@@ -4,7 +4,9 @@ use crate::{
     Error, Result,
     arch::{Architecture, Slot},
     config::{ModelConfig, NormKind},
+    hybrid::Hybrid,
     layer::Layer,
+    plan::{LayerPlan, Plan, Side},
     positions::Positions,
     predictors::{Parts, Predictors},
     source::{Reader, WeightSource},
@@ -12,7 +14,7 @@ use crate::{
 };
 use pi_core::{
     AttentionSpec, Dense, Device, Down, Executor, FfnWeights, KvTypes, LinearSpec, Matrix, NeuronSet, NormSpec,
-    Predictor, RopeSpec,
+    Predictor, RopeSpec, SparseFfn,
 };
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -31,7 +33,9 @@ pub(crate) struct Model {
 
 /// What the loader needs to know beside the file.
 pub(crate) struct LoadOptions<'a> {
-    pub device: &'a dyn Device,
+    pub device: &'a Arc<dyn Device>,
+    /// A device beside it, and what belongs there.
+    pub accelerator: Option<(&'a Arc<dyn Device>, &'a Plan)>,
     pub sparsity: Sparsity,
     pub predictors: &'a Predictors,
     pub exec: &'a Arc<dyn Executor>,
@@ -58,6 +62,9 @@ pub(crate) fn load(
         let path = source.metadata().path().display().to_string();
         let tensor = format!("{}.weight", arch.tensor(Slot::Embedding, 0));
         return Err(Error::Tensor { path, tensor, message: format!("is missing: {BARE}") });
+    }
+    if let Some((_, plan)) = options.accelerator {
+        plan.check(config)?;
     }
     let reader = Reader { source, check: options.check };
     // A damaged layer count ends here, before there is a result for each of its millions.
@@ -103,8 +110,9 @@ pub(crate) fn load(
         }
     }
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
-    let norm = loader.norm(Slot::OutputNorm, 0)?;
-    let head = options.device.linear(&LinearSpec::new(loader.supported(head)?))?;
+    let device = loader.device(options.accelerator.map_or(Side::Cpu, |(_, plan)| plan.head), [&head])?;
+    let norm = loader.norm(Slot::OutputNorm, 0, &**device)?;
+    let head = device.linear(&LinearSpec::new(head))?;
     Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes })
 }
 
@@ -154,18 +162,38 @@ impl Loader<'_> {
     }
 
     fn matrix(&self, slot: Slot, layer: usize) -> Result<Matrix> {
-        self.supported(self.reader.matrix(&self.name(slot, layer))?)
+        self.reader.matrix(&self.name(slot, layer))
     }
 
-    fn supported(&self, m: Matrix) -> Result<Matrix> {
-        if !self.options.device.supports(m.ty()) {
-            return Err(Error::Tensor {
+    /// The device for these matrices: the accelerator if they are planned there and it has kernels for all of their types, or the CPU.
+    ///
+    /// # Errors
+    /// If the CPU has none either.
+    fn device<'m>(&self, wanted: Side, matrices: impl IntoIterator<Item = &'m Matrix>) -> Result<&Arc<dyn Device>> {
+        let matrices: Vec<&Matrix> = matrices.into_iter().collect();
+        let supports = |device: &dyn Device, m: &Matrix| device.supports(m.ty());
+        if let (Side::Accelerator, Some((device, _))) = (wanted, self.options.accelerator)
+            && matrices.iter().all(|m| supports(&**device, m))
+        {
+            return Ok(device);
+        }
+        let device = self.options.device;
+        match matrices.iter().find(|m| !supports(&**device, m)) {
+            None => Ok(device),
+            Some(m) => Err(Error::Tensor {
                 path: self.reader.path(),
                 tensor: m.name().into(),
-                message: format!("type {} is not supported by {}", m.ty(), self.options.device.info().name),
-            });
+                message: format!("type {} is not supported by {}", m.ty(), device.info().name),
+            }),
         }
-        Ok(m)
+    }
+
+    /// What is planned for a layer.
+    fn plan(&self, layer: usize) -> LayerPlan {
+        match self.options.accelerator {
+            Some((_, plan)) => plan.layers[layer].clone(),
+            None => LayerPlan { dense: Side::Cpu, hot: NeuronSet::none(self.config.neurons) },
+        }
     }
 
     fn bias(&self, slot: Slot, layer: usize, len: usize) -> Result<Option<Arc<[f32]>>> {
@@ -185,7 +213,7 @@ impl Loader<'_> {
             .ok_or_else(|| Error::Gguf(pi_gguf::Error::MissingTensor { path: self.reader.path().into(), tensor: name }))
     }
 
-    fn norm(&self, slot: Slot, layer: usize) -> Result<Arc<dyn Dense>> {
+    fn norm(&self, slot: Slot, layer: usize, device: &dyn Device) -> Result<Arc<dyn Dense>> {
         let (weight, eps) = (self.vector(self.name(slot, layer))?, self.config.norm_eps);
         let spec = match self.config.norm {
             NormKind::Rms => NormSpec::Rms { weight, eps },
@@ -194,17 +222,17 @@ impl Loader<'_> {
                 NormSpec::Layer { weight, bias, eps }
             }
         };
-        Ok(self.options.device.norm(&spec)?)
+        Ok(device.norm(&spec)?)
     }
 
     /// The norms before attention and before the FFN: one for both in parallel layers with one norm.
-    fn norms(&self, i: usize) -> Result<[Arc<dyn Dense>; 2]> {
+    fn norms(&self, i: usize, device: &dyn Device) -> Result<[Arc<dyn Dense>; 2]> {
         if !self.config.parallel {
-            return Ok([self.norm(Slot::Norm1, i)?, self.norm(Slot::Norm2, i)?]);
+            return Ok([self.norm(Slot::Norm1, i, device)?, self.norm(Slot::Norm2, i, device)?]);
         }
-        let ffn = self.norm(Slot::Norm2, i)?;
+        let ffn = self.norm(Slot::Norm2, i, device)?;
         match self.reader.find(&self.name(Slot::AttentionNorm, i))? {
-            Some(_) => Ok([self.norm(Slot::AttentionNorm, i)?, ffn]),
+            Some(_) => Ok([self.norm(Slot::AttentionNorm, i, device)?, ffn]),
             None => Ok([ffn.clone(), ffn]),
         }
     }
@@ -227,7 +255,7 @@ impl Loader<'_> {
 
     /// The layer's operators, and the bytes of its matrices.
     fn layer(&self, i: usize) -> Result<(Layer, u64)> {
-        let (c, device) = (self.config, self.options.device);
+        let (c, plan) = (self.config, self.plan(i));
         let [q, k, v] = self.projections(i)?;
         let attention = AttentionSpec {
             q,
@@ -244,23 +272,47 @@ impl Loader<'_> {
         attention.q.weight.expect_shape(c.heads * c.head_dim, c.dim)?;
         let ffn = self.ffn(i)?;
         let matrices = [&attention.q.weight, &attention.k.weight, &attention.v.weight, &attention.o.weight];
+        let device = self.device(plan.dense, matrices)?;
         let bytes = matrices.into_iter().chain(&ffn.gate).chain([&ffn.up, ffn.down.matrix()]);
         let bytes: u64 = bytes.map(|m| m.size_bytes() as u64).sum();
-        let predictor = self.predictor(i, &ffn)?;
+        let predictor = self.predictor(i, &ffn, &**device)?;
         let bytes = bytes + predictor.as_ref().map_or(0, |p| p.bytes());
-        let [norm1, norm2] = self.norms(i)?;
+        let [norm1, norm2] = self.norms(i, &**device)?;
         let layer = Layer {
             norm1,
             attention: device.attention(&attention)?,
             norm2,
-            ffn: device.sparse_ffn(&ffn, &NeuronSet::all(c.neurons))?,
+            ffn: self.split(&ffn, &plan.hot, device)?,
             predictor,
             gate_bytes: ffn.gate.as_ref().unwrap_or(&ffn.up).size_bytes() as u64,
         };
         Ok((layer, bytes))
     }
 
-    fn predictor(&self, i: usize, ffn: &FfnWeights) -> Result<Option<Arc<dyn Predictor>>> {
+    /// The FFN's operator, or those of both sides as one. `home` is where the layer's other operators are.
+    fn split(&self, ffn: &FfnWeights, hot: &NeuronSet, home: &Arc<dyn Device>) -> Result<Arc<dyn SparseFfn>> {
+        let cpu = self.options.device;
+        let wanted = if hot.is_empty() { Side::Cpu } else { Side::Accelerator };
+        let accelerator = self.device(wanted, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
+        if Arc::ptr_eq(accelerator, cpu) {
+            return Ok(cpu.sparse_ffn(ffn, &NeuronSet::all(ffn.neurons()))?);
+        }
+        if hot.is_all() {
+            return Ok(accelerator.sparse_ffn(ffn, hot)?);
+        }
+        self.device(Side::Cpu, [&ffn.up])?;
+        Ok(Arc::new(Hybrid {
+            hot: accelerator.sparse_ffn(ffn, hot)?,
+            cold: cpu.sparse_ffn(ffn, &hot.others())?,
+            home: if Arc::ptr_eq(home, cpu) { Side::Cpu } else { Side::Accelerator },
+            accelerator: accelerator.clone(),
+            cpu: cpu.clone(),
+            all: NeuronSet::all(ffn.neurons()),
+            dim: ffn.dim(),
+        }))
+    }
+
+    fn predictor(&self, i: usize, ffn: &FfnWeights, device: &dyn Device) -> Result<Option<Arc<dyn Predictor>>> {
         if self.options.sparsity != Sparsity::Predictor {
             return Ok(None);
         }
@@ -268,7 +320,7 @@ impl Loader<'_> {
             reader: &self.reader,
             names: [self.name(Slot::Predictor1, i), self.name(Slot::Predictor2, i)],
             ffn,
-            device: self.options.device,
+            device,
             exec: self.options.exec,
         };
         self.options.predictors.layer(i, &parts)
@@ -281,7 +333,7 @@ impl Loader<'_> {
         let up = self.matrix(Slot::Up, i)?;
         up.expect_shape(c.neurons, c.dim)?;
         let (down, down_slot) = match self.reader.find(&self.name(Slot::DownTransposed, i))? {
-            Some(m) => (Down::NeuronMajor(self.supported(m)?), Slot::DownTransposed),
+            Some(m) => (Down::NeuronMajor(m), Slot::DownTransposed),
             None => {
                 let m = self.matrix(Slot::Down, i)?;
                 m.expect_shape(c.dim, c.neurons)?;

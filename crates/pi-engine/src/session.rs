@@ -128,7 +128,7 @@ impl Session {
             picked: device.hidden(rows, c.dim)?,
             normed: device.hidden(rows, c.dim)?,
             logits: device.hidden(rows, vocab)?,
-            active: ActiveSet::try_new(batch, c.neurons)?,
+            active: device.active(batch, c.neurons)?,
             batch: Vec::with_capacity(batch),
             wanted: Vec::with_capacity(rows),
             len: vec![0; options.sequences],

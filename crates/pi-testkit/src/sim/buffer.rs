@@ -71,21 +71,21 @@ impl<T: Poison> Mirror<T> for Buffer<T> {
         Ok(())
     }
 
-    fn begin_download(&mut self) -> Result<()> {
+    fn begin_download(&mut self, len: usize) -> Result<()> {
         self.shared.alive()?;
         if self.begun.is_none() {
             self.shared.count(|c| c.downloads += 1);
             let (seen, copy) = (self.seen.clone(), Arc::new(Mutex::new(Vec::new())));
             let to = copy.clone();
-            let cost = self.shared.transfer(size_of_val(&self.truth[..]));
-            let job = self.shared.queue.push(cost, move || lock(&to).clone_from(&lock(&seen)));
+            let cost = self.shared.transfer(len * size_of::<T>());
+            let job = self.shared.queue.push(cost, move || *lock(&to) = lock(&seen)[..len].to_vec());
             self.begun = Some((copy, job));
         }
         Ok(())
     }
 
     fn download(&mut self, to: &mut [T]) -> Result<()> {
-        self.begin_download()?;
+        self.begin_download(to.len())?;
         if let Some((copy, job)) = self.begun.take() {
             if self.shared.queue.wait(job) {
                 self.shared.count(|c| c.waits += 1);

@@ -6,20 +6,45 @@ use super::{
 };
 use pi_core::{
     ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, Mirror, NeuronSet, OpStats, Predictor,
-    PredictorRun, Result, SparseFfn, Write,
+    PredictorRun, Resident, Result, SparseFfn, Write,
 };
 use std::{sync::Arc, time::Duration};
 
-/// The device's own buffer behind a mirror, if it is its own.
-fn own<'a, T: Poison>(mirror: Option<&'a mut dyn Mirror<T>>, shared: &Arc<Shared>) -> Option<&'a mut Buffer<T>> {
-    mirror?.as_any().downcast_mut::<Buffer<T>>().filter(|b| Arc::ptr_eq(&b.shared, shared))
+/// Whether an array's copy on a device is on this one.
+fn is_own<T: Poison>(array: &mut Resident<T>, shared: &Arc<Shared>) -> bool {
+    let buffer = array.mirror_as_it_is().and_then(|any| any.downcast_ref::<Buffer<T>>());
+    buffer.is_some_and(|b| Arc::ptr_eq(&b.shared, shared))
+}
+
+fn buffer<T: Poison>(mirror: Option<&mut dyn Mirror<T>>) -> Option<&mut Buffer<T>> {
+    mirror?.as_any().downcast_mut()
+}
+
+/// The device's own copy of an array, made current.
+fn current<'a, T: Poison>(array: &'a mut Resident<T>, shared: &Arc<Shared>) -> Result<Option<&'a mut Buffer<T>>> {
+    if is_own(array, shared) { Ok(buffer(array.mirror()?)) } else { Ok(None) }
+}
+
+/// The device's own copy of an array, to be changed, or to be overwritten.
+fn target<'a, T: Poison>(
+    array: &'a mut Resident<T>,
+    shared: &Arc<Shared>,
+    how: Write,
+) -> Result<Option<&'a mut Buffer<T>>> {
+    if !is_own(array, shared) {
+        return Ok(None);
+    }
+    Ok(buffer(match how {
+        Write::Set => array.mirror_overwrite(),
+        Write::Add => array.mirror_mut()?,
+    }))
 }
 
 /// The rows of `x` as the device sees them; they are sent there if they are not there yet.
 pub(super) fn read(shared: &Arc<Shared>, x: &mut Hidden) -> Result<Vec<f32>> {
     shared.alive()?;
     let n = x.tokens() * x.dim();
-    if let Some(buffer) = own(x.resident().mirror()?, shared) {
+    if let Some(buffer) = current(x.resident(), shared)? {
         return Ok(buffer.truth()[..n].to_vec());
     }
     let rows = x.host()?.to_vec();
@@ -32,15 +57,11 @@ pub(super) fn read(shared: &Arc<Shared>, x: &mut Hidden) -> Result<Vec<f32>> {
 pub(super) fn write(shared: &Arc<Shared>, y: &mut Hidden, how: Write, values: Vec<f32>, cost: Duration) -> Result<()> {
     y.stale();
     let n = y.tokens() * y.dim();
-    let mirror = match how {
-        Write::Set => y.resident().mirror_overwrite(),
-        Write::Add => y.resident().mirror_mut()?,
-    };
     let put = |to: &mut [f32]| match how {
         Write::Set => to.copy_from_slice(&values),
         Write::Add => to.iter_mut().zip(&values).for_each(|(to, v)| *to += v),
     };
-    if let Some(buffer) = own(mirror, shared) {
+    if let Some(buffer) = target(y.resident(), shared, how)? {
         buffer.change(cost, n, put);
         return Ok(());
     }
@@ -179,7 +200,7 @@ impl FfnRun for SimFfnRun {
             bits.set_all(active.tokens())?;
         } else {
             let n = active.tokens() * active.words();
-            let marks = match own(active.resident().mirror()?, shared) {
+            let marks = match current(active.resident(), shared)? {
                 Some(buffer) => buffer.truth()[..n].to_vec(),
                 None => {
                     shared.count(|c| c.uploads += 1);
@@ -269,7 +290,7 @@ impl PredictorRun for SimPredictorRun {
         let cost = shared.launch(self.op.inner.bytes())?;
         let tokens = h.tokens();
         let there = active.marks_elsewhere(tokens)?;
-        if let Some(buffer) = own(there.mirror_overwrite(), shared) {
+        if let Some(buffer) = target(there, shared, Write::Set)? {
             buffer.change(cost, marks.len(), |to| to.copy_from_slice(&marks));
             return Ok(());
         }

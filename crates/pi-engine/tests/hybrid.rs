@@ -1,0 +1,252 @@
+//! The law of the engine: wherever neurons and layers are, the logits are those of the CPU alone.
+
+mod common;
+
+use common::{difference, exact, ids, logits_in, predicted_models};
+use pi_core::{NeuronSet, QuantType, Serial};
+use pi_engine::{Engine, EngineBuilder, LayerPlan, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken};
+use pi_gguf::File;
+use pi_sparse_cpu::{CpuDevice, Kernels};
+use pi_testkit::{
+    Random, TinyModel,
+    sim::{SimDevice, SimOptions},
+};
+use std::{sync::Arc, time::Instant};
+
+fn sim(options: SimOptions) -> Arc<SimDevice> {
+    let cpu = CpuDevice::new(Kernels::reference(), Arc::new(Serial));
+    Arc::new(SimDevice::new(Arc::new(cpu), options).expect("a thread"))
+}
+
+/// Which of a layer's neurons are hot.
+#[derive(Clone, Copy, Debug)]
+enum Hot {
+    None,
+    One,
+    Half,
+    All,
+    Random(u64),
+}
+
+impl Hot {
+    fn set(self, n: usize) -> NeuronSet {
+        let some = |keep: &mut dyn FnMut(usize) -> bool| {
+            NeuronSet::some(n, (0..n as u32).filter(|i| keep(*i as usize)).collect()).expect("ascending")
+        };
+        match self {
+            Hot::None => NeuronSet::none(n),
+            Hot::One => some(&mut |i| i == n / 3),
+            Hot::Half => some(&mut |i| i % 2 == 0),
+            Hot::All => NeuronSet::all(n),
+            Hot::Random(seed) => {
+                let mut random = Random(seed);
+                some(&mut |_| random.below(3) == 0)
+            }
+        }
+    }
+}
+
+fn plan(engine: &Engine, hot: Hot, dense: Side) -> Plan {
+    let c = engine.config();
+    let layers = (0..c.layers)
+        .map(|i| {
+            let hot = match hot {
+                Hot::Random(seed) => Hot::Random(seed + 100 * i as u64),
+                same => same,
+            };
+            LayerPlan { dense, hot: hot.set(c.neurons) }
+        })
+        .collect();
+    Plan { layers, head: dense }
+}
+
+const ALL: [Hot; 6] = [Hot::None, Hot::One, Hot::Half, Hot::All, Hot::Random(1), Hot::Random(2)];
+
+/// Two orders of adding up, nothing more.
+const TOLERANCE: f64 = 2e-5;
+
+fn agree(what: &str, file: &File, settings: &dyn Fn() -> EngineBuilder, tolerance: f64) {
+    let cpu = settings().load(file).unwrap();
+    let tokens = ids(9, 5);
+    let want: Vec<_> = [1, 4, 9].map(|batch| logits_in(&cpu, &tokens, batch)).into();
+    for hot in ALL {
+        for dense in [Side::Cpu, Side::Accelerator] {
+            let device = sim(SimOptions::default());
+            let plan = plan(&cpu, hot, dense);
+            let both = settings().accelerator(device.clone(), plan).load(file).unwrap();
+            for (batch, want) in [1, 4, 9].into_iter().zip(&want) {
+                let off = difference(&logits_in(&both, &tokens, batch), want);
+                assert!(off <= tolerance, "{what}, {hot:?} hot, dense parts on {dense:?}, steps of {batch}: {off:e}");
+            }
+            let used = !matches!((hot, dense), (Hot::None, Side::Cpu));
+            assert_eq!(device.counts().launches > 0, used, "{what}, {hot:?}, {dense:?}");
+        }
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_where_neurons_are() {
+    for ty in [QuantType::F32, QuantType::F16, QuantType::Q4_0, QuantType::Q8_0, QuantType::Q4_K] {
+        let model = TinyModel { neuron_major: true, ..TinyModel::wide(ty) };
+        let file = model.file();
+        for sparsity in [Sparsity::Off, Sparsity::Exact] {
+            agree(&format!("{ty}, {sparsity:?}"), &file, &|| exact().sparsity(sparsity), TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_where_neurons_are_when_predictors_choose_them() {
+    for (name, model) in predicted_models() {
+        let file = model.file();
+        for predictors in [Predictors::default(), Predictors::Oracle, Predictors::Sign { margin: 0.0 }] {
+            let what = format!("{name}, {predictors:?}");
+            let settings = || exact().sparsity(Sparsity::Predictor).predictors(predictors.clone());
+            agree(&what, &file, &settings, TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn no_neuron_is_counted_twice_or_lost() {
+    let file = TinyModel { neuron_major: true, ..TinyModel::default() }.file();
+    let cpu = exact().sparsity(Sparsity::Exact).load(&file).unwrap();
+    let counted = |engine: &Engine| {
+        let mut s = engine.session(&SessionOptions::default()).unwrap();
+        s.feed(0, &ids(7, 3)).unwrap();
+        (s.stats().active, s.stats().marked)
+    };
+    let want = counted(&cpu);
+    assert!(want.0.iter().all(|share| (0.05..0.95).contains(share)), "{want:?}");
+    for hot in ALL {
+        let plan = plan(&cpu, hot, Side::Accelerator);
+        let both = exact().sparsity(Sparsity::Exact).accelerator(sim(SimOptions::default()), plan).load(&file).unwrap();
+        assert_eq!(counted(&both), want, "{hot:?}");
+    }
+}
+
+/// Paper §5.2: per hybrid layer, its input and its marks go down, the cold part goes up, and the host waits once.
+#[test]
+fn a_hybrid_layer_waits_once_and_a_hot_one_never() {
+    let (_, model) = predicted_models().next().unwrap();
+    let file = model.file();
+    let cpu = exact().load(&file).unwrap();
+    let layers = cpu.config().layers as u64;
+    for (hot, per_layer) in [(Hot::Half, (1, 2, 1)), (Hot::All, (0, 0, 0))] {
+        let device = sim(SimOptions::default());
+        let engine = exact()
+            .sparsity(Sparsity::Predictor)
+            .accelerator(device.clone(), plan(&cpu, hot, Side::Accelerator))
+            .load(&file)
+            .unwrap();
+        let mut s = engine.session(&SessionOptions::default()).unwrap();
+        let mut step = |logits| {
+            let before = device.counts();
+            s.step(&[StepToken { token: 5, seq: 0, logits }]).unwrap();
+            let now = device.counts();
+            (now.uploads - before.uploads, now.downloads - before.downloads, now.waits - before.waits)
+        };
+        for _ in 0..3 {
+            let (up, down, waits) = step(false);
+            // the token's embedding goes up as well
+            assert_eq!(
+                (up, down, waits),
+                (1 + layers * per_layer.0, layers * per_layer.1, layers * per_layer.2),
+                "{hot:?}"
+            );
+        }
+    }
+}
+
+/// With equal sides a layer takes little longer than one of them (at most 1.15 times), not as long as both.
+#[test]
+fn both_sides_work_at_the_same_time() {
+    let file = TinyModel { neuron_major: true, layers: 1, ..TinyModel::default() }.file();
+    let cpu = exact().load(&file).unwrap();
+    let ffn = 3 * 4 * (cpu.config().dim * cpu.config().neurons) as u64;
+    // as slow as it takes for the whole FFN to keep a side busy for a fifth of a second
+    let slow = 5.0 * ffn as f64;
+    let took = |hot, bandwidth| {
+        let host = sim(SimOptions { name: "host".into(), bandwidth: slow, ..SimOptions::default() });
+        let accelerator = sim(SimOptions { bandwidth, ..SimOptions::default() });
+        let engine = exact()
+            .sparsity(Sparsity::Off)
+            .device(host)
+            .accelerator(accelerator, plan(&cpu, hot, Side::Cpu))
+            .load(&file)
+            .unwrap();
+        let mut s = engine.session(&SessionOptions::default()).unwrap();
+        s.feed(0, &[1]).unwrap();
+        let start = Instant::now();
+        s.feed(0, &[2]).unwrap();
+        start.elapsed().as_secs_f64()
+    };
+    // a busy machine may be late, so one of a few attempts has to do
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let rest = took(Hot::All, f64::INFINITY);
+        let (whole, halves) = (took(Hot::None, slow) - rest, took(Hot::Half, slow) - rest);
+        seen.push(halves / (whole / 2.0));
+        if seen.last().is_some_and(|ratio| (0.8..=1.15).contains(ratio)) {
+            return;
+        }
+    }
+    panic!("{seen:?} times the slower side");
+}
+
+#[test]
+fn a_device_that_is_lost_or_too_small_is_a_typed_error() {
+    let file = TinyModel { neuron_major: true, ..TinyModel::default() }.file();
+    let cpu = exact().load(&file).unwrap();
+    let device = sim(SimOptions::default());
+    let engine = exact().accelerator(device.clone(), plan(&cpu, Hot::Half, Side::Accelerator)).load(&file).unwrap();
+    let mut s = engine.session(&SessionOptions::default()).unwrap();
+    s.feed(0, &ids(3, 1)).unwrap();
+    for left in 0..6 {
+        device.lose_after(left);
+        let e = s.feed(0, &[1]).unwrap_err().to_string();
+        assert!(e.contains("sim:0") && e.contains("lost"), "{e}");
+        assert_eq!(s.len(0), 3, "a failed step leaves the sequence as it was");
+    }
+    let needed = sim(SimOptions::default());
+    drop(exact().accelerator(needed.clone(), Plan::whole(cpu.config(), Side::Accelerator)).load(&file).unwrap());
+    assert_eq!(needed.used(), 0, "what is dropped is free again");
+    let engine = exact().accelerator(needed.clone(), Plan::whole(cpu.config(), Side::Accelerator)).load(&file).unwrap();
+    let weights = needed.used();
+    drop(engine);
+    for memory in [0, weights / 2, weights - 1, weights] {
+        let small = sim(SimOptions { memory, ..SimOptions::default() });
+        let plan = Plan::whole(cpu.config(), Side::Accelerator);
+        let e = match exact().accelerator(small, plan).load(&file) {
+            Err(e) => e.to_string(),
+            Ok(engine) => engine.session(&SessionOptions::default()).err().expect("no room for a cache").to_string(),
+        };
+        assert!(e.contains("sim:0") && e.contains("no memory"), "{e}");
+    }
+}
+
+#[test]
+fn types_that_the_accelerator_lacks_stay_on_the_cpu() {
+    let file = TinyModel { neuron_major: true, ..TinyModel::wide(QuantType::Q4_0) }.file();
+    let cpu = exact().load(&file).unwrap();
+    let device = sim(SimOptions { lacking: vec![QuantType::Q4_0], ..SimOptions::default() });
+    let engine = exact().accelerator(device.clone(), Plan::whole(cpu.config(), Side::Accelerator)).load(&file).unwrap();
+    assert!(device.used() < 64 << 10, "only norms may be there, not {} bytes", device.used());
+    let tokens = ids(5, 2);
+    assert!(difference(&logits_in(&engine, &tokens, 5), &logits_in(&cpu, &tokens, 5)) <= TOLERANCE);
+}
+
+#[test]
+fn a_plan_for_another_model_is_refused() {
+    let file = TinyModel::default().file();
+    let cpu = exact().load(&file).unwrap();
+    let whole = Plan::whole(cpu.config(), Side::Accelerator);
+    let mut short = whole.clone();
+    short.layers.pop();
+    let mut narrow = whole;
+    narrow.layers[1].hot = NeuronSet::all(7);
+    for (plan, named) in [(short, "layers"), (narrow, "layer 1")] {
+        let e = exact().accelerator(sim(SimOptions::default()), plan).load(&file).unwrap_err().to_string();
+        assert!(e.contains("plan") && e.contains(named), "{e}");
+    }
+}
