@@ -94,13 +94,7 @@ fn ranked(problem: &Problem, mut order: impl FnMut(usize, &[u32]) -> Vec<u32>) -
 }
 
 /// Takes the next batch of each `wanted` layer, in its order, as long as it fits. A layer whose next batch does not fit gets no more.
-fn fill(
-    problem: &Problem,
-    name: &str,
-    start: Instant,
-    orders: Vec<Vec<u32>>,
-    wanted: &[usize],
-) -> Result<Placement> {
+fn fill(problem: &Problem, name: &str, start: Instant, orders: Vec<Vec<u32>>, wanted: &[usize]) -> Result<Placement> {
     let mut count = vec![0; orders.len()];
     let mut full = vec![false; orders.len()];
     let mut room = problem.memory().device;

@@ -31,7 +31,8 @@ impl Dual {
             return low;
         }
         // The host has too much: raise its price until it has not, then halve the interval.
-        let scale = table.layers.iter().filter(|l| l.host > 0).filter_map(|l| Some(l.slopes()?.0.abs() / l.host as f64));
+        let scale =
+            table.layers.iter().filter(|l| l.host > 0).filter_map(|l| Some(l.slopes()?.0.abs() / l.host as f64));
         let mut mu = scale.fold(0.0, f64::max).max(1e-30) * 1e-3;
         let (mut below, mut best) = (0.0, low.clone());
         let mut above = None;

@@ -190,8 +190,9 @@ impl Ilp {
 
 /// Bytes of the neurons on the device, as counted by `bytes` per neuron of each layer, in units of `unit`.
 fn weighted(layers: &[LayerVariables], bytes: &[u64], unit: f64) -> Expression {
-    let terms = layers.iter().zip(bytes).flat_map(|(v, &b)| {
-        v.batches.iter().zip(&v.sizes).map(move |(&a, &s)| (s as u64 * b) as f64 / unit * a)
-    });
+    let terms = layers
+        .iter()
+        .zip(bytes)
+        .flat_map(|(v, &b)| v.batches.iter().zip(&v.sizes).map(move |(&a, &s)| (s as u64 * b) as f64 / unit * a));
     terms.sum()
 }

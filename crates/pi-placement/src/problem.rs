@@ -130,7 +130,8 @@ impl Problem {
                 total = sum.filter(|&b| b <= i64::MAX as u64).ok_or_else(|| overflow(what, i))?;
             }
         }
-        let layers = layers.into_iter().enumerate().map(|(i, spec)| Layer::new(i, spec, batch)).collect::<Result<_>>()?;
+        let layers =
+            layers.into_iter().enumerate().map(|(i, spec)| Layer::new(i, spec, batch)).collect::<Result<_>>()?;
         Ok(Self { layers, memory, batch })
     }
 

@@ -82,8 +82,9 @@ struct Rest {
 pub(crate) fn search(table: &Table, dual: &Dual, known: Option<Vec<usize>>, effort: u64) -> Found {
     let known_value = known.as_ref().map(|c| table.value(c));
     // A little more than the gap, so that rounding never excludes the optimum.
-    let gap = known_value.map_or(f64::INFINITY, |v| (dual.bound - v).max(0.0) * (1.0 + 1e-9) + 1e-13 * dual.bound.abs());
-    let quota = usize::try_from(effort / table.layers.len().max(1) as u64).unwrap_or(usize::MAX).clamp(64, 1 << 28);
+    let gap =
+        known_value.map_or(f64::INFINITY, |v| (dual.bound - v).max(0.0) * (1.0 + 1e-9) + 1e-13 * dual.bound.abs());
+    let quota = usize::try_from(effort / table.layers.len().max(1) as u64).unwrap_or(usize::MAX).clamp(1, 1 << 28);
 
     let mut rest = vec![Rest::default(); table.layers.len() + 1];
     for (l, layer) in table.layers.iter().enumerate().rev() {
@@ -145,7 +146,11 @@ pub(crate) fn search(table: &Table, dual: &Dual, known: Option<Vec<usize>>, effo
 /// Without the states that take no less memory than another one and are worth no more.
 fn undominated(mut states: Vec<State>) -> Vec<State> {
     states.sort_unstable_by(|a, b| {
-        a.device.cmp(&b.device).then(a.host.cmp(&b.host)).then(b.value.total_cmp(&a.value)).then(a.parent.cmp(&b.parent))
+        a.device
+            .cmp(&b.device)
+            .then(a.host.cmp(&b.host))
+            .then(b.value.total_cmp(&a.value))
+            .then(a.parent.cmp(&b.parent))
     });
     // Of the states so far, which have no more bytes on the device: the best value for at most so many bytes on the host. Values are
     // kept as ordered integers so that the map ascends in both.

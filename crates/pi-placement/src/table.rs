@@ -106,11 +106,13 @@ impl Table {
         let memory = problem.memory();
         let host_binds = host_total > memory.host;
         let layers = problem.layers().iter().enumerate();
-        let layers = layers.map(|(i, l)| Choices::new(i, l, objective, problem, host_binds)).collect::<Result<Vec<_>>>()?;
+        let layers =
+            layers.map(|(i, l)| Choices::new(i, l, objective, problem, host_binds)).collect::<Result<Vec<_>>>()?;
         let unit = layers.iter().flat_map(|l| (0..l.count.len()).map(|j| l.device_bytes(j))).fold(0, gcd);
         let most: u64 = layers.iter().map(|l| l.device_bytes(l.count.len() - 1)).sum();
         let device = memory.device.min(most);
-        let table = Self { layers, device: if unit > 0 { device - device % unit } else { 0 }, host: memory.host, host_binds };
+        let table =
+            Self { layers, device: if unit > 0 { device - device % unit } else { 0 }, host: memory.host, host_binds };
         let least: u64 = table.layers.iter().map(|l| l.device_bytes(0)).sum();
         if least > table.device {
             let why = format!("the device needs {least} bytes for neurons, its limit is {}", memory.device);
@@ -139,11 +141,6 @@ impl Table {
     pub fn fits(&self, choice: &[usize]) -> bool {
         let (device, host) = self.bytes(choice);
         device <= self.device && host <= self.host
-    }
-
-    /// Number of choices of all layers together.
-    pub fn len(&self) -> usize {
-        self.layers.iter().map(|l| l.count.len()).sum()
     }
 }
 
