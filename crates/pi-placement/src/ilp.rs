@@ -2,10 +2,11 @@
 
 use crate::dual::Dual;
 use crate::problem::set_of;
+use crate::search::round;
 use crate::table::Table;
 use crate::{Error, Objective, Placement, Problem, Result, Solver};
-use good_lp::solvers::{SolutionStatus, WithTimeLimit};
-use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, constraint, variable};
+use good_lp::solvers::{SolutionStatus, WithInitialSolution, WithMipGap, WithTimeLimit};
+use good_lp::{Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable, constraint, variable};
 use std::time::{Duration, Instant};
 
 /// Which program solves the ILP.
@@ -29,17 +30,28 @@ pub enum Backend {
 /// maximise    Σ impact · a                                  (2)
 /// subject to  Σ a · bytes <= limit, for device and host     (6)
 ///             Σ_layer a · size >= C_l · y_l                 (7)
-///             Σ_layer a · size <= N_l · y_l                 (8), its K being the layer's neurons
+///             a <= y_l for each batch                       (8): with a K the relaxation would be useless
 ///             the rest of a layer after its last whole batch only with all of the layer
 /// ```
 ///
+/// It starts from what a greedy solver found, so that a time limit leaves something to return.
+///
 /// [`Exact`](crate::Exact) gives the same answers in a fraction of the time; this is what it is tested against.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ilp {
     /// The program that solves it.
     pub backend: Backend,
     /// When to stop with the best placement so far. `None`: never.
     pub time_limit: Option<Duration>,
+    /// A gap that is small enough, as a share of the objective. 0: proved to be the best.
+    pub gap: f32,
+}
+
+impl Default for Ilp {
+    /// microlp, for half a minute at most, to optimality.
+    fn default() -> Self {
+        Self { backend: Backend::default(), time_limit: Some(Duration::from_secs(30)), gap: 0.0 }
+    }
 }
 
 /// A layer's part of the program.
@@ -62,16 +74,22 @@ impl Solver for Ilp {
         let start = Instant::now();
         // Where limits are contradictory, the table says which and why.
         let table = Table::new(problem, Objective::Impact)?;
-        let mut capacity = problem.memory().device;
+        let dual = Dual::new(&table);
+        // The neurons per layer of a good choice.
+        let mut greedy = round(&table, &dual)
+            .map(|choice| table.layers.iter().zip(choice).map(|(l, j)| l.count[j] as usize).collect::<Vec<_>>());
+        // Rounded down to what whole batches can use, which makes the relaxation tighter.
+        let mut capacity = table.device;
         let mut bound = None;
         // A solver works with tolerances: if it exceeds the limit by some bytes, it is asked again with so much less.
         for _ in 0..4 {
-            let (hot, objective, proved) = self.ask(problem, capacity)?;
-            let first = if proved { objective } else { Dual::new(&table).bound };
+            let (hot, objective, proved) = self.ask(problem, capacity, greedy.as_deref())?;
+            let first = if proved { objective } else { dual.bound };
             let bound = *bound.get_or_insert(first);
             let used: u64 = hot.iter().zip(problem.layers()).map(|(h, l)| h.len() as u64 * l.spec().device.bytes).sum();
             if let Some(over) = used.checked_sub(problem.memory().device).filter(|&over| over > 0) {
                 capacity = capacity.saturating_sub(over);
+                greedy = None; // it may need what was taken away
                 continue;
             }
             let sets = problem.layers().iter().zip(hot).map(|(l, h)| set_of(l.neurons(), h.into_iter()));
@@ -95,7 +113,7 @@ impl Ilp {
     }
 
     /// The neurons per layer, the objective, and whether it is the best.
-    fn ask(&self, problem: &Problem, capacity: u64) -> Result<(Vec<Vec<usize>>, f64, bool)> {
+    fn ask(&self, problem: &Problem, capacity: u64, start: Option<&[usize]>) -> Result<(Vec<Vec<usize>>, f64, bool)> {
         let mut variables = ProblemVariables::new();
         let mut objective = Expression::with_capacity(problem.neurons() / problem.batch());
         let mut layers = Vec::new();
@@ -113,31 +131,35 @@ impl Ilp {
             layers.push(LayerVariables { batches, sizes, used: variables.add(variable().binary()) });
         }
         let model = variables.maximise(objective.clone());
-        let limit = self.time_limit.unwrap_or(Duration::from_secs(3600 * 24)).as_secs_f64();
         match self.backend {
-            Backend::Microlp => {
-                let model = model.using(good_lp::solvers::microlp::microlp);
-                let model = if self.time_limit.is_some() { model.with_time_limit(limit) } else { model };
-                self.finish(problem, capacity, &layers, objective, model)
-            }
+            Backend::Microlp => self.finish(
+                problem,
+                capacity,
+                &layers,
+                objective,
+                start,
+                model.using(good_lp::solvers::microlp::microlp),
+            ),
             #[cfg(feature = "highs")]
             Backend::Highs => {
                 let model = model.using(good_lp::solvers::highs::highs).set_threads(1);
-                let model = model.set_mip_rel_gap(0.0).and_then(|m| m.set_mip_abs_gap(0.0));
-                let model = model.map_err(|e| self.failed(e))?;
-                self.finish(problem, capacity, &layers, objective, model.with_time_limit(limit))
+                self.finish(problem, capacity, &layers, objective, start, model)
             }
         }
     }
 
-    fn finish<M: SolverModel<Error = good_lp::ResolutionError>>(
+    fn finish<M>(
         &self,
         problem: &Problem,
         capacity: u64,
         layers: &[LayerVariables],
         objective: Expression,
+        start: Option<&[usize]>,
         mut model: M,
-    ) -> Result<(Vec<Vec<usize>>, f64, bool)> {
+    ) -> Result<(Vec<Vec<usize>>, f64, bool)>
+    where
+        M: SolverModel<Error = ResolutionError> + WithInitialSolution + WithMipGap + WithTimeLimit,
+    {
         let specs = || problem.layers().iter().map(|l| l.spec());
         // Bytes in units of the largest batch, so that coefficients are near 1.
         let unit = |bytes: &dyn Fn(usize) -> u64| {
@@ -157,20 +179,34 @@ impl Ilp {
             model.add_constraint(constraint!(weighted(layers, &host, unit) >= excess as f64 / unit));
         }
         for (layer, v) in problem.layers().iter().zip(layers) {
-            let count = || -> Expression { v.batches.iter().zip(&v.sizes).map(|(&a, &s)| s as f64 * a).sum() };
             if let Some(least) = layer.min_hot().filter(|&c| c > 0) {
-                model.add_constraint(constraint!(count() >= least as f64 * v.used));
-                model.add_constraint(constraint!(count() <= layer.neurons() as f64 * v.used));
+                let count: Expression = v.batches.iter().zip(&v.sizes).map(|(&a, &s)| s as f64 * a).sum();
+                model.add_constraint(constraint!(count >= least as f64 * v.used));
+                v.batches.iter().for_each(|&a| drop(model.add_constraint(constraint!(a <= v.used))));
             }
             if let (Some((&rest, whole)), false) = (v.batches.split_last(), layer.neurons() % problem.batch() == 0) {
                 let all: Expression = whole.iter().sum();
                 model.add_constraint(constraint!(all >= whole.len() as f64 * rest));
             }
         }
+        if let Some(counts) = start {
+            let values = layers.iter().zip(counts).flat_map(|(v, count)| {
+                let mut left = *count;
+                let batches = v.batches.iter().zip(&v.sizes).map(move |(&a, &size)| {
+                    let hot = left >= size;
+                    left -= if hot { size } else { left };
+                    (a, f64::from(u8::from(hot)))
+                });
+                batches.chain([(v.used, f64::from(u8::from(*count > 0)))])
+            });
+            model = model.with_initial_solution(values.collect::<Vec<_>>());
+        }
+        model = model.with_mip_gap(self.gap).map_err(|e| self.failed(e))?;
+        if let Some(limit) = self.time_limit {
+            model = model.with_time_limit(limit.as_secs_f64());
+        }
         let solution = model.solve().map_err(|e| match e {
-            good_lp::ResolutionError::Infeasible => {
-                Error::Infeasible { why: "no choice keeps the limits of both sides".into() }
-            }
+            ResolutionError::Infeasible => Error::Infeasible { why: "no choice keeps the limits of both sides".into() },
             other => self.failed(other),
         })?;
         let chosen = |v: &LayerVariables, layer: &crate::Layer| {

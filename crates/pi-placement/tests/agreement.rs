@@ -1,6 +1,8 @@
 //! Random small problems: the structured solver, the integer program and brute force agree.
 
 mod common;
+#[path = "common/models.rs"]
+mod models;
 
 use common::{best_impact, best_subset, best_time, near, random_problem};
 use fastrand::Rng;
@@ -52,6 +54,29 @@ fn the_integer_program_gives_the_same_value() {
         let best = best_impact(&problem);
         check("ilp", &problem, pi_placement::Ilp::default().solve(&problem), best);
         check("impact", &problem, Exact::impact().solve(&problem), best);
+    }
+}
+
+#[test]
+#[cfg(feature = "ilp")]
+fn the_integer_program_agrees_where_brute_force_cannot_follow() {
+    let mut random = Rng::with_seed(6);
+    for round in 0..30 {
+        // Some hundred batches in layers of two number types, of which some end with less than a batch.
+        let shape = models::Shape {
+            layers: random.usize(2..8),
+            neurons: 64 * random.usize(4..20) + round % 3 * 10,
+            bytes: 3000,
+        };
+        let mut layers = models::layers(shape, 3e-7 * random.f64(), round as u64);
+        layers.iter_mut().skip(1).step_by(2).for_each(|l| (l.device, l.host) = models::sides(4096));
+        let problem = models::problem(layers, 0.05 + 0.9 * random.f64());
+        let exact = Exact::impact().solve(&problem).expect("a placement");
+        let ilp = pi_placement::Ilp { gap: 1e-5, ..Default::default() }.solve(&problem).expect("a placement");
+        let (exact_bound, ilp_bound) = (exact.bound.expect("a bound"), ilp.bound.expect("a bound"));
+        assert!(ilp.value <= exact_bound * (1.0 + 1e-9) && exact.value <= ilp_bound * (1.0 + 1e-9), "{exact} | {ilp}");
+        assert!((exact.value - ilp.value).abs() <= 2e-5 * exact.value, "{exact} | {ilp}");
+        assert!(exact.gap() < Some(1e-4), "{exact}");
     }
 }
 
