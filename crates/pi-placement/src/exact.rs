@@ -14,7 +14,8 @@ use std::time::Instant;
 /// alone is within about one batch of it.
 ///
 /// For eq. 2 the result is optimal among *all* choices of whole batches, prefixes or not (a swap of a hot batch for a colder one
-/// of the same layer never gains). For the expected time the hottest neurons are on the device by definition.
+/// of the same layer never gains). For the expected time the hottest neurons are on the device by definition; that is no loss unless
+/// a tight host limit forces neurons on a device that is hardly faster, where the coldest would be the better ones to take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exact {
     /// What is wanted.

@@ -182,7 +182,9 @@ impl Ilp {
             if let Some(least) = layer.min_hot().filter(|&c| c > 0) {
                 let count: Expression = v.batches.iter().zip(&v.sizes).map(|(&a, &s)| s as f64 * a).sum();
                 model.add_constraint(constraint!(count >= least as f64 * v.used));
-                v.batches.iter().for_each(|&a| drop(model.add_constraint(constraint!(a <= v.used))));
+                for &a in &v.batches {
+                    model.add_constraint(constraint!(a <= v.used));
+                }
             }
             if let (Some((&rest, whole)), false) = (v.batches.split_last(), layer.neurons() % problem.batch() == 0) {
                 let all: Expression = whole.iter().sum();

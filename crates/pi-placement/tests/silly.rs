@@ -21,17 +21,16 @@ fn problem(memory: Memory) -> Problem {
 }
 
 fn solvers() -> Vec<Box<dyn Solver>> {
-    let mut all: Vec<Box<dyn Solver>> = vec![
+    vec![
         Box::new(Exact::impact()),
         Box::new(Exact::time()),
         Box::new(Nothing),
         Box::new(InOrder),
         Box::new(Random { seed: 1 }),
         Box::new(Frequency),
-    ];
-    #[cfg(feature = "ilp")]
-    all.push(Box::new(pi_placement::Ilp::default()));
-    all
+        #[cfg(feature = "ilp")]
+        Box::new(pi_placement::Ilp::default()),
+    ]
 }
 
 fn with(change: impl Fn(&mut LayerSpec)) -> Result<Problem, Error> {
@@ -98,7 +97,8 @@ fn with_memory_for_everything_everything_is_placed() {
 
 #[test]
 fn a_device_that_never_pays_is_left_alone() {
-    let cases: [(&str, fn(&mut LayerSpec)); 4] = [
+    type Change = fn(&mut LayerSpec);
+    let cases: [(&str, Change); 4] = [
         ("infinite synchronisation", |l| l.sync = SyncTime::host_layer(f64::INFINITY)),
         ("a faster host", |l| l.host.seconds = 1e-10),
         ("equal sides", |l| l.host.seconds = l.device.seconds),

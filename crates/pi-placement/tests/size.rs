@@ -4,7 +4,7 @@
 mod models;
 
 use models::{LLAMA_70B, OPT_175B, Shape};
-use pi_placement::{Exact, PerNeuron, Placement, Problem, Solver};
+use pi_placement::{Error, Exact, Memory, PerNeuron, Placement, Problem, Solver};
 use std::time::Instant;
 
 /// Solves all objectives for some budgets; every answer must be within 0.1 % of its bound. Returns the longest time in seconds,
@@ -65,6 +65,45 @@ fn llama_70b_is_placed_within_a_thousandth_in_seconds() {
 fn layers_without_statistics_are_placed_within_a_thousandth() {
     let seconds = longest("LLaMA-70B uniform", LLAMA_70B, |_, l| l.frequency.fill(0.1));
     assert!(seconds < 5.0, "{seconds} s");
+}
+
+#[test]
+fn a_host_limit_that_binds_is_kept_and_certified_too() {
+    // A device of about the host's speed: what does not fit on the host has to go there, and no more. The cost of a layer bends the
+    // wrong way then, which costs the bound up to a part of one layer's time.
+    for (speed, worst) in [(1.5, 2e-3), (1.0 / 3.0, 1e-2)] {
+        let mut layers = models::layers(LLAMA_70B, 1e-6, 3);
+        for (i, l) in layers.iter_mut().enumerate() {
+            mixed(i, l);
+            l.device.seconds = l.host.seconds / speed;
+            l.host.bytes += 64;
+        }
+        let total = |bytes: fn(&pi_placement::LayerSpec) -> u64| {
+            layers.iter().map(|l| bytes(l) * l.neurons as u64).sum::<u64>() as f64
+        };
+        let (device, host) = (total(|l| l.device.bytes), total(|l| l.host.bytes));
+        let limits = [1.0, 0.8, 0.75].map(|s| Memory { device: (device * s) as u64, host: (host * 0.3) as u64 });
+        let problem = Problem::new(layers, limits[0], 64).expect("valid");
+        for memory in limits {
+            let problem = problem.with_memory(memory);
+            let placement = Exact::time().solve(&problem).expect("a placement");
+            println!("{placement}");
+            assert!(placement.gap().is_some_and(|g| g <= worst), "{placement}");
+            assert!(
+                placement.host_bytes <= memory.host && placement.host_bytes > memory.host / 100 * 99,
+                "{placement}"
+            );
+            assert!(placement.device_bytes <= memory.device, "{placement}");
+        }
+        let impact = Exact::impact().solve(&problem);
+        if speed > 1.0 {
+            // The most impact fills the device, which leaves the host less than it could take.
+            assert!(impact.expect("a placement").host_bytes < limits[0].host);
+        } else {
+            // By eq. 4 no neuron may be on a device that is slower.
+            assert!(matches!(impact, Err(Error::Infeasible { .. })));
+        }
+    }
 }
 
 #[test]
