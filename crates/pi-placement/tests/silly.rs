@@ -189,3 +189,37 @@ fn a_random_placement_depends_on_its_seed_alone() {
     assert_eq!(hot(1), hot(1));
     assert_ne!(hot(1), hot(2));
 }
+
+#[test]
+fn numbers_of_any_size_give_an_answer_and_a_bound_that_holds() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut answers = 0;
+    for _ in 0..3000 {
+        let mut seconds = || 10f64.powi(random.i32(-300..300)) * f64::from(random.u8(0..3));
+        let mut layers = vec![layer(100), layer(64), layer(3)];
+        for l in &mut layers {
+            (l.device.seconds, l.host.seconds) = (seconds(), seconds());
+            l.sync = SyncTime { none: seconds(), split: seconds(), all: seconds() };
+        }
+        for l in &mut layers {
+            (l.device.bytes, l.host.bytes) =
+                (random.u64(..) >> random.u32(10..64), random.u64(..) >> random.u32(10..64));
+            let scale = 10f32.powi(random.i32(-45..1));
+            l.frequency.iter_mut().for_each(|f| *f *= scale);
+        }
+        let memory = Memory { device: random.u64(..) >> random.u32(0..64), host: u64::MAX >> random.u32(0..20) };
+        let problem = Problem::new(layers, memory, random.usize(1..100)).expect("valid");
+        for solver in solvers().into_iter().take(6) {
+            let Ok(p) = solver.solve(&problem) else { continue };
+            assert!(p.device_bytes <= memory.device && p.host_bytes <= memory.host, "{p}");
+            let Some(bound) = p.bound else { continue };
+            answers += 1;
+            let gap = p.gap().expect("a bound");
+            assert!(
+                p.value.is_finite() && bound.is_finite() && (0.0..=2.0).contains(&gap),
+                "{p} {bound} {gap} {problem:?}"
+            );
+        }
+    }
+    assert!(answers > 1000, "{answers}");
+}
