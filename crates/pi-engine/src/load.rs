@@ -5,6 +5,7 @@ use crate::{
     arch::{Architecture, Slot},
     config::{ModelConfig, NormKind},
     layer::Layer,
+    likeness,
     positions::Positions,
     predictors::{Parts, Predictors},
     source::{Reader, WeightSource},
@@ -27,6 +28,8 @@ pub(crate) struct Model {
     pub head: Arc<dyn Dense>,
     pub sparsity: SparsityReport,
     pub weight_bytes: u64,
+    /// What predictors of their own file are told by. See [`likeness`].
+    pub numbers: Arc<[f32]>,
 }
 
 /// What the loader needs to know beside the file.
@@ -85,6 +88,11 @@ pub(crate) fn load(
         }
         None => None,
     };
+    let numbers = likeness::numbers(source, arch, config);
+    let beside = options.predictors.beside().filter(|_| options.sparsity == Sparsity::Predictor);
+    if let Some(predictors) = beside {
+        likeness::check(predictors, config, &numbers)?;
+    }
     let loader = Loader { reader, arch, config, options, sparsity: sparsity.clone(), rope };
     // The first error is reported, not whichever comes first.
     let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect();
@@ -96,7 +104,7 @@ pub(crate) fn load(
         sparsity.predictors = layers.iter().map(|l| l.predictor.as_ref().map(|p| p.kind().to_string())).collect();
         if sparsity.predictors.iter().all(Option::is_none) {
             return Err(Error::Tensor {
-                path: source.metadata().path().display().to_string(),
+                path: beside.unwrap_or(source).metadata().path().display().to_string(),
                 tensor: format!("{}.weight", arch.tensor(Slot::Predictor1, 0)),
                 message: "no layer has a predictor; choose another kind of predictor, or sparsity exact".into(),
             });
@@ -105,7 +113,7 @@ pub(crate) fn load(
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let norm = loader.norm(Slot::OutputNorm, 0)?;
     let head = options.device.linear(&LinearSpec::new(loader.supported(head)?))?;
-    Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes })
+    Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes, numbers: numbers.into() })
 }
 
 /// What a file allows to be skipped.
