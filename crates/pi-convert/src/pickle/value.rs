@@ -1,6 +1,6 @@
 //! What a pickle holds.
 
-/// What a pickle holds. Values refer to each other by number ([`Pickle::get`]).
+/// What a pickle holds. Values refer to each other by number ([`Pickle::get`](super::Pickle::get)).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// `None`.
