@@ -201,7 +201,7 @@ fn a_file_of_predictors_is_described_as_one_and_belongs_to_one_model() {
     // as which it is used with a model, and not with another, nor as one
     let with = |file: &Path| {
         let words = format!("--sparsity predictor -n 2 --temp 0 --predictor-file {}", file.display());
-        common::run(&words)
+        run(&words)
     };
     assert_eq!(with(&path).code, Some(0), "{}", with(&path).err);
     let refused = |file: &Path, what: &str| {

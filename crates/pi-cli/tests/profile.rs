@@ -54,7 +54,7 @@ fn the_object_the_table_and_the_file_say_the_same() {
     let exported = path.with_file_name("activation");
     let folder = exported.display().to_string();
     let table = profile(&[&words[..], &["--export-activation", &folder]].concat());
-    let layers = pi_convert::read_activations(&exported, Some(6), Some(1024)).unwrap();
+    let layers = read_activations(&exported, Some(6), Some(1024)).unwrap();
     for (layer, counts) in layers.iter().zip(all.layers()) {
         assert!(layer.iter().zip(counts.fired()).all(|(got, want)| *got == *want as f32), "{}", counts.layer());
     }

@@ -21,7 +21,9 @@ fn alone(model: &TinyModel, keys: impl Fn(&mut Builder)) -> File {
     keys(&mut b);
     let names = file.tensors().map(|t| t.name().to_string()).filter(|n| n.contains(".fc"));
     let all: Vec<Matrix> = names.map(|n| file.matrix(&n).unwrap().unwrap()).collect();
-    all.iter().for_each(|m| drop(b.tensor(m.name(), m.ty(), &[m.cols(), m.rows()]).unwrap()));
+    for m in &all {
+        b.tensor(m.name(), m.ty(), &[m.cols(), m.rows()]).unwrap();
+    }
     File::from_bytes(tiny::write(b, &all), "beside.gguf").unwrap()
 }
 
@@ -60,16 +62,22 @@ fn what_a_file_says_of_its_model_has_to_hold() {
         let e = refused(alone(&model(1), |b| shape(b, other)), &model(1));
         assert!(matches!(&e, Error::Config { key: k, .. } if k.ends_with(key)), "{e}");
     }
-    let few = alone(&model(1), |b| drop(b.set_array("pi.predictor.thresholds", &[0.0f32]).unwrap()));
+    let few = alone(&model(1), |b| {
+        b.set_array("pi.predictor.thresholds", &[0.0f32]).unwrap();
+    });
     assert!(matches!(refused(few, &model(1)), Error::Config { key, .. } if key == "pi.predictor.thresholds"));
-    let words = alone(&model(1), |b| drop(b.set("pi.predictor.block_count", "two").unwrap()));
+    let words = alone(&model(1), |b| {
+        b.set("pi.predictor.block_count", "two").unwrap();
+    });
     assert!(refused(words, &model(1)).to_string().contains("pi.predictor.block_count"));
     // no key, but matrices of another width
     let wide = alone(&TinyModel { dim: 128, ..model(1) }, |_| ());
     assert!(matches!(refused(wide, &model(1)), Error::Tensor { tensor, .. } if tensor == "blk.0.fc1.weight"));
     let many = alone(&TinyModel { neurons: 128, ..model(1) }, |_| ());
     assert!(matches!(refused(many, &model(1)), Error::Tensor { tensor, .. } if tensor == "blk.0.fc2.weight"));
-    let nan = alone(&model(1), |b| drop(b.set("powerinfer.sparse_threshold", f32::NAN).unwrap()));
+    let nan = alone(&model(1), |b| {
+        b.set("powerinfer.sparse_threshold", f32::NAN).unwrap();
+    });
     assert!(refused(nan, &model(1)).to_string().contains("NaN"));
 }
 
