@@ -138,7 +138,7 @@ fn a_converted_checkpoint_has_the_perplexity_of_the_published_file() {
         found["ppl"].as_f64().unwrap()
     };
     convert(&demo.join("hf"), "--outtype f32");
-    assert!(same("-c 256 --chunks 8", &demo.join("hf/tiny-reglu-6m-f32.gguf")) < 20.0);
+    assert!(same("-c 256 --chunks 8", &demo.join("tiny-reglu-6m-f32.gguf")) < 20.0);
     let small = small.join("small");
     let predictors = small.join("predictor").display().to_string();
     convert(&small.join("hf"), &format!("--format pwri --predictors {predictors}"));

@@ -151,7 +151,8 @@ fn opts_biases_stay_with_their_matrices_in_a_powerinfer_file() {
     let mut rng = Random(3);
     let tokens: Vec<u32> = (0..1400).map(|_| 3 + rng.below(256) as u32).collect();
     for ty in [QuantType::F32, QuantType::F16, QuantType::Q4_0] {
-        let model = TinyModel { family: Family::Opt, ty, tied: true, gate_shift: -0.5, ..TinyModel::default() };
+        let shape = TinyModel { neurons: 1024, tied: true, gate_shift: -0.5, ..TinyModel::default() };
+        let model = TinyModel { family: Family::Opt, ty, ..shape };
         let file = model.file();
         let load = |file: &File, sparsity| Engine::builder().threads(1).sparsity(sparsity).load(file).unwrap();
         let engine = load(&file, Sparsity::Exact);
@@ -178,8 +179,10 @@ fn opts_biases_stay_with_their_matrices_in_a_powerinfer_file() {
             let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off < 1e-3, "{ty}, {sparsity:?}: {off}");
         }
-        assert_eq!(inspect(&whole).problems, [""; 0], "{ty}");
-        if trained.layers.iter().any(|l| l.point.is_some()) {
+        let some = trained.layers.iter().any(|l| l.point.is_some());
+        println!("{ty}: predictors {some}");
+        assert_eq!(inspect(&whole).problems.len(), usize::from(!some), "{ty}");
+        if some {
             assert_eq!(logits(&load(&whole, Sparsity::Predictor)), logits(&trained.engine(&engine).unwrap()), "{ty}");
         }
     }
