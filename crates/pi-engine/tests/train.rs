@@ -150,14 +150,14 @@ fn opts_biases_stay_with_their_matrices_in_a_powerinfer_file() {
     let path = folder.path().join("opt.powerinfer.gguf");
     let mut rng = Random(3);
     let tokens: Vec<u32> = (0..1400).map(|_| 3 + rng.below(256) as u32).collect();
+    let shape = TinyModel { neurons: 1024, tied: true, gate_shift: -0.5, ..TinyModel::default() };
+    let of = |ty| TinyModel { family: Family::Opt, ty, ..shape.clone() }.file();
+    let load = |file: &File, sparsity| Engine::builder().threads(1).sparsity(sparsity).load(file).unwrap();
+    let engine = load(&of(QuantType::F16), Sparsity::Exact);
+    let (text, kept) = tokens.split_at(1000);
+    let trained = train(&engine, text, kept, &TrainOptions { loss: 10.0, ..quick() }, Vec::new(), &mut on).unwrap();
     for ty in [QuantType::F32, QuantType::F16, QuantType::Q4_0] {
-        let shape = TinyModel { neurons: 1024, tied: true, gate_shift: -0.5, ..TinyModel::default() };
-        let model = TinyModel { family: Family::Opt, ty, ..shape };
-        let file = model.file();
-        let load = |file: &File, sparsity| Engine::builder().threads(1).sparsity(sparsity).load(file).unwrap();
-        let engine = load(&file, Sparsity::Exact);
-        let (text, kept) = tokens.split_at(1000);
-        let trained = train(&engine, text, kept, &TrainOptions { loss: 10.0, ..quick() }, Vec::new(), &mut on).unwrap();
+        let file = of(ty);
         trained.write_model(&file, &path).unwrap();
         let whole = File::open(&path).unwrap();
         // down is turned if that loses nothing, and its bias is named like it
@@ -174,7 +174,7 @@ fn opts_biases_stay_with_their_matrices_in_a_powerinfer_file() {
             engine.session(&SessionOptions::default()).unwrap().feed(0, &tokens[..20]).unwrap().to_vec()
         };
         let want = logits(&load(&file, Sparsity::Off));
-        for sparsity in [Sparsity::Off, Sparsity::Exact] {
+        for sparsity in [Sparsity::Off, Sparsity::Auto] {
             let got = logits(&load(&whole, sparsity));
             let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off < 1e-3, "{ty}, {sparsity:?}: {off}");
@@ -182,7 +182,7 @@ fn opts_biases_stay_with_their_matrices_in_a_powerinfer_file() {
         let some = trained.layers.iter().any(|l| l.point.is_some());
         println!("{ty}: predictors {some}");
         assert_eq!(inspect(&whole).problems.len(), usize::from(!some), "{ty}");
-        if some {
+        if some && ty == QuantType::F16 {
             assert_eq!(logits(&load(&whole, Sparsity::Predictor)), logits(&trained.engine(&engine).unwrap()), "{ty}");
         }
     }
