@@ -59,11 +59,21 @@ pub fn physical_cores() -> Option<usize> {
     System::physical_core_count()
 }
 
-/// All memory and what of it is free, in bytes.
+/// All memory and what of it is free, in bytes: of the machine, or of the container if that may use less.
 pub fn memory() -> Option<(u64, u64)> {
     let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(kind);
-    Some((system.total_memory(), system.available_memory())).filter(|(total, _)| *total > 0)
+    let machine = Some((system.total_memory(), system.available_memory())).filter(|(total, _)| *total > 0)?;
+    // What the container holds of files can be let go, so only what cannot counts as used. (The limits must not be asked for
+    // where the machine's memory is not known.)
+    let container = system.cgroup_limits().map(|c| (c.total_memory, c.total_memory.saturating_sub(c.rss)));
+    Some(bounded(machine, container))
+}
+
+/// All and free memory of a machine within the limits of a container. A limit larger than the machine is none.
+fn bounded(machine: (u64, u64), container: Option<(u64, u64)>) -> (u64, u64) {
+    let (total, free) = container.map_or(machine, |c| (machine.0.min(c.0), machine.1.min(c.1)));
+    (total, free.min(total))
 }
 
 /// Instruction sets of the CPU that matter for kernels.
@@ -154,6 +164,19 @@ pub fn read_bandwidth(test: &ReadTest, exec: &dyn Executor) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_that_may_use_less_than_the_machine_sets_the_limit() {
+        let machine = (64 << 30, 40 << 30);
+        assert_eq!(bounded(machine, None), machine);
+        assert_eq!(bounded(machine, Some((8 << 30, 6 << 30))), (8 << 30, 6 << 30));
+        // no limit, as systems write it
+        assert_eq!(bounded(machine, Some((u64::MAX, u64::MAX - 1))), machine);
+        // room in the container that the machine does not have, and the other way round
+        assert_eq!(bounded((64 << 30, 1 << 30), Some((8 << 30, 6 << 30))), (8 << 30, 1 << 30));
+        assert_eq!(bounded(machine, Some((8 << 30, 0))), (8 << 30, 0));
+        assert_eq!(bounded((4 << 30, 5 << 30), None), (4 << 30, 4 << 30));
+    }
 
     #[test]
     fn what_is_not_known_is_left_out_and_never_nonsense() {

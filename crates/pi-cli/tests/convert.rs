@@ -146,3 +146,18 @@ fn a_signal_leaves_no_temporary_file() {
         assert_eq!(names(folder.path()), ["model.gguf"]);
     }
 }
+
+// N08
+#[test]
+fn quantize_says_which_tensors_got_another_type_because_blocks_do_not_divide_their_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, out) = (folder.path().join("odd.gguf"), folder.path().join("out.gguf"));
+    fs::write(&model, TinyModel { dim: 96, head_dim: 24, ..TinyModel::default() }.build().unwrap()).unwrap();
+    let said = pi_line("quantize {} {} Q4_K_M", &[&model, &out]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let text = said.out.clone() + &said.err;
+    assert!(text.contains("rows of 96 do not divide"), "{text}");
+    let types: Vec<_> = File::open(&out).unwrap().tensors().map(|t| t.ty().name()).collect();
+    assert!(types.contains(&"Q5_0") && !types.contains(&"Q4_K"), "{types:?}");
+    assert_eq!(pi_line("run -m {} -n 4 --temp 0 --ignore-eos -p x", &[&out]).code, Some(0));
+}

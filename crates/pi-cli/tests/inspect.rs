@@ -160,6 +160,70 @@ fn predictors_of_a_powerinfer_file_are_described() {
 }
 
 #[test]
+fn a_file_of_predictors_is_described_as_one_and_belongs_to_one_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("predictors.gguf");
+    let write = |width: usize, layers: u32| {
+        let mut builder = Builder::new(Kind::Gguf);
+        builder.set("general.architecture", "pi.predictor").unwrap().set("pi.predictor.block_count", layers).unwrap();
+        builder.set_array("pi.predictor.thresholds", &[0.0f32, -1.5, 0.0, 0.0, 0.5, 0.0]).unwrap();
+        let mut tensors = Vec::new();
+        for (name, dims) in [
+            ("blk.1.fc1.weight", [width, 4]),
+            ("blk.1.fc2.weight", [4, 1024]),
+            ("blk.4.fc1.weight", [width, 6]),
+            ("blk.4.fc2.weight", [6, 1024]),
+        ] {
+            builder.tensor(name, QuantType::F32, &dims).unwrap();
+            tensors.push((name, dims[0] * dims[1] * 4));
+        }
+        build(&path, builder, &tensors);
+    };
+    write(256, 6);
+    let said = inspect(&path);
+    assert_eq!(said.code, Some(0));
+    for part in [
+        "predictors in GGUF",
+        "for a model of 6 layers, width 256, 1024 neurons per layer",
+        "predictors: in 2 of 6 layers, rank 4 to 6, threshold -1.5 to 0.5",
+        "layer 0: none, runs exactly",
+        "layer 1: rank 4, F32, threshold -1.5",
+        "layer 4: rank 6, F32, threshold 0.5",
+        "No problems found",
+    ] {
+        assert!(said.out.contains(part), "{part}: {}", said.out);
+    }
+    let object = inspect_json(&path);
+    assert_eq!((&object["kind"], &object["model"]), (&"predictors".into(), &serde_json::Value::Null));
+    assert_eq!(object["predictors"]["exact_layers"], serde_json::json!([0, 2, 3, 5]));
+    assert_eq!(object["predictors"]["by_layer"][1]["layer"], 4);
+
+    // as which it is used with a model, and not with another, nor as one
+    let with = |file: &Path| {
+        let words = format!("--sparsity predictor -n 2 --temp 0 --predictor-file {}", file.display());
+        run(&words)
+    };
+    assert_eq!(with(&path).code, Some(0), "{}", with(&path).err);
+    let refused = |file: &Path, what: &str| {
+        let said = with(file);
+        let start = format!("error: {}: ", file.display());
+        assert!(said.code == Some(1) && said.err.lines().last().unwrap().starts_with(&start), "{}", said.err);
+        assert!(said.err.contains(what), "{what}: {}", said.err);
+    };
+    write(256, 7);
+    refused(&path, "expected 6, as the model has, got 7");
+    write(128, 6);
+    refused(&path, "blk.1.fc1.weight");
+    refused(&folder.path().join("absent.gguf"), "absent.gguf");
+    fs::write(folder.path().join("cut.gguf"), &fs::read(&path).unwrap()[..300]).unwrap();
+    refused(&folder.path().join("cut.gguf"), "truncated");
+    fs::write(folder.path().join("text.gguf"), "no model").unwrap();
+    refused(&folder.path().join("text.gguf"), "");
+    let said = common::said(pi().args(["run", "-p", "x", "-m"]).arg(&path));
+    assert!(said.code == Some(1) && said.err.contains("predictors alone"), "{}", said.err);
+}
+
+#[test]
 fn a_neuron_index_is_described_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf.generated.gpuidx");

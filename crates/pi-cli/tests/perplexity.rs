@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
+use pi_testkit::data::test_data;
 use serde_json::Value;
+use std::path::Path;
 
 fn text() -> String {
     repository("models/tiny-reglu-6m/text/eval.txt").display().to_string()
@@ -97,4 +99,52 @@ fn what_cannot_be_measured_is_named() {
         assert_eq!(got.code, Some(code), "{args:?}: {}", got.err);
         assert!(got.err.contains(said) && got.out.is_empty(), "{args:?}: {}", got.err);
     }
+}
+
+/// Perplexity of a model, and how far it is from another.
+fn compared(model: &Path, line: &str, other: &Path) -> Value {
+    let (model, text, other) = (model.display().to_string(), text(), other.display().to_string());
+    let words = ["perplexity", "-m", &model, "--text", &text, "--against", &other, "--json"];
+    object(&call(words.into_iter().chain(line.split_whitespace())))
+}
+
+// P20
+#[test]
+fn a_relu_model_has_the_same_perplexity_dense_and_sparse() {
+    let number = |found: &Value, key: &str| found[key].as_f64().unwrap();
+    let found = compared(&demo(), "-c 256 --chunks 12 --sparsity exact --against-sparsity off", &demo());
+    let (sparse, dense) = (number(&found, "ppl"), number(&found, "against_ppl"));
+    println!("{sparse} sparse, {dense} dense, divergence {}", found["kl_mean"]);
+    assert!(dense < 20.0 && (sparse / dense - 1.0).abs() < 1e-5, "{sparse} and {dense}");
+    assert!(number(&found, "kl_mean") < 1e-6 && number(&found, "top1_agreement") > 0.999);
+}
+
+// P20
+#[test]
+fn a_converted_checkpoint_has_the_perplexity_of_the_published_file() {
+    let (Some(demo), Some(small)) = (test_data("demo-model"), test_data("powerinfer-samples")) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("converted.gguf");
+    let convert = |from: &Path, line: &str| {
+        let words = ["convert".into(), from.display().to_string(), "-o".into(), path.display().to_string()];
+        let said = call(words.into_iter().chain(line.split_whitespace().map(String::from)));
+        assert_eq!(said.code, Some(0), "{}", said.err);
+    };
+    let same = |line: &str, published: &Path| {
+        let found = compared(&path, line, published);
+        println!("{}: {}", published.display(), found["ppl"]);
+        assert_eq!(found["ppl"], found["against_ppl"], "{found}");
+        assert_eq!((found["kl_max"].as_f64(), found["top1_agreement"].as_f64()), (Some(0.0), Some(1.0)));
+        found["ppl"].as_f64().unwrap()
+    };
+    convert(&demo.join("hf"), "--outtype f32");
+    assert!(same("-c 256 --chunks 8", &demo.join("tiny-reglu-6m-f32.gguf")) < 20.0);
+    let small = small.join("small");
+    let predictors = small.join("predictor").display().to_string();
+    convert(&small.join("hf"), &format!("--format pwri --predictors {predictors}"));
+    let published = small.join("small.powerinfer.gguf");
+    let exact = same("-c 64 --chunks 4 --sparsity exact --against-sparsity exact", &published);
+    let dense = same("-c 64 --chunks 4 --sparsity off --against-sparsity off", &published);
+    assert!((exact / dense - 1.0).abs() < 1e-4, "{exact} and {dense}");
+    same("-c 64 --chunks 4 --sparsity predictor --against-sparsity predictor", &published);
 }

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
+use pi_convert::{read_activations, write_activations};
 use pi_predictor::profile::Profile;
+use pi_testkit::TinyModel;
 use serde_json::Value;
 use std::{
     fs,
@@ -52,7 +54,7 @@ fn the_object_the_table_and_the_file_say_the_same() {
     let exported = path.with_file_name("activation");
     let folder = exported.display().to_string();
     let table = profile(&[&words[..], &["--export-activation", &folder]].concat());
-    let layers = pi_convert::read_activations(&exported, Some(6), Some(1024)).unwrap();
+    let layers = read_activations(&exported, Some(6), Some(1024)).unwrap();
     for (layer, counts) in layers.iter().zip(all.layers()) {
         assert!(layer.iter().zip(counts.fired()).all(|(got, want)| *got == *want as f32), "{}", counts.layer());
     }
@@ -190,4 +192,89 @@ fn what_cannot_be_profiled_is_named() {
     assert_eq!(other.code, Some(1));
     assert!(other.err.contains("the profile's model: expected"), "{}", other.err);
     let _: Value = object(&profile(&["--text", &eval, "--tokens", "9", "-o", &name, "--resume", "--json"]));
+}
+
+// P01
+#[test]
+fn activations_of_twelve_layers_stay_with_their_layers_from_files_to_profile_and_back() {
+    let (folder, path, name) = folder();
+    let model = folder.path().join("twelve.gguf");
+    let tiny = TinyModel { layers: 12, ..TinyModel::default() };
+    fs::write(&model, tiny.build().unwrap()).unwrap();
+    let files = folder.path().join("activation");
+    // each layer's hottest neurons are its own
+    let counts: Vec<Vec<f32>> =
+        (0..12).map(|l| (0..96).map(|i| if i / 8 == l { 40.0 + l as f32 } else { 1.0 }).collect()).collect();
+    write_activations(&files, &counts).unwrap();
+    let (model, dir) = (model.display().to_string(), files.display().to_string());
+    let said = call(["profile", &model, "--import-activation", &dir, "-o", &name]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let profile = read(&path);
+    let all = profile.merged();
+    assert_eq!((all.tokens(), all.layers().len()), (51, 12));
+    for (l, layer) in all.layers().iter().enumerate() {
+        assert_eq!(layer.layer(), l as u32);
+        assert_eq!(layer.fired().iter().map(|n| *n as f32).collect::<Vec<_>>(), counts[l], "layer {l}");
+        let hot: Vec<usize> = (0..96).filter(|i| layer.fired()[*i] > 1).collect();
+        assert_eq!(hot, (8 * l..8 * l + 8).collect::<Vec<_>>(), "layer {l}");
+    }
+    // a text beside them, and out again
+    let eval = text("eval");
+    let back = folder.path().join("back");
+    let words = ["--text", &eval, "--tokens", "50", "-o", &name, "--resume", "--export-activation"];
+    let said = call(
+        ["profile", &model, "--import-activation", &dir]
+            .iter()
+            .chain(&words)
+            .chain([&back.display().to_string().as_str()]),
+    );
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let profile = read(&path);
+    assert_eq!(profile.texts().len(), 2, "the same counts once");
+    let text = profile.texts()[1].counts.layers();
+    for (l, row) in read_activations(&back, Some(12), Some(96)).unwrap().iter().enumerate() {
+        let sum: Vec<f32> = counts[l].iter().zip(text[l].fired()).map(|(a, b)| a + *b as f32).collect();
+        assert_eq!(*row, sum, "layer {l}");
+    }
+}
+
+#[test]
+fn activation_files_of_another_model_are_refused_by_name() {
+    let (folder, path, name) = folder();
+    let files = folder.path().join("activation");
+    let dir = files.display().to_string();
+    let refused = |said: &str| {
+        let got = profile(&["--import-activation", &dir, "-o", &name]);
+        assert_eq!(got.code, Some(1), "{}", got.err);
+        assert!(got.err.contains("activation") && got.err.contains(said), "{}", got.err);
+        assert!(!path.exists());
+    };
+    refused("activation");
+    write_activations(&files, &vec![vec![1.0; 1024]; 5]).unwrap();
+    refused("5");
+    write_activations(&files, &vec![vec![1.0; 1000]; 6]).unwrap();
+    refused("1024");
+    write_activations(&files, &vec![vec![0.5; 1024]; 6]).unwrap();
+    refused("neuron 0 of layer 0");
+}
+
+#[test]
+fn counting_goes_on_only_with_the_context_it_was_begun_with() {
+    let (_folder, path, name) = folder();
+    let eval = text("eval");
+    let run = |tokens: &str, context: &str| {
+        profile(&["--text", &eval, "--tokens", tokens, "-c", context, "-o", &name, "--resume"])
+    };
+    assert_eq!(run("254", "128").code, Some(0));
+    let before = fs::read(&path).unwrap();
+    assert_eq!(read(&path).texts()[0].context, 128);
+    let said = run("508", "64");
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("254 of 508 tokens were counted with -c 128"), "{}", said.err);
+    assert_eq!(fs::read(&path).unwrap(), before);
+    // a text that is done stays as it is, and that is said
+    let said = run("254", "64");
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.err.contains("note: eval.txt was counted with -c 128, not 64"), "{}", said.err);
+    assert_eq!(run("508", "128").code, Some(0));
 }

@@ -167,7 +167,7 @@ fn predictors_of_powerinfer_files_have_five_bits_unless_all_have_four_or_they_ar
     assert_eq!(types(FileType::F16, &default()).0, "F16 F16 F16 F16 F16 F16");
 }
 
-/// 4544 is the width of Falcon 7B: not a multiple of 256.
+// N08: 4544 is the width of Falcon 7B, not a multiple of 256.
 #[test]
 fn rows_that_blocks_do_not_divide_get_another_type_and_the_report_says_so() {
     let mut model = Model::new(Kind::Gguf, "falcon");

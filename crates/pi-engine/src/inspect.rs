@@ -1,7 +1,11 @@
 //! What a model file would do here, without loading it.
 
+mod predictors;
+
+pub use predictors::{LayerPredictor, PredictorReport, is_predictors};
+
 use crate::{
-    Result, Sparsity, SparsityReport,
+    Sparsity, SparsityReport,
     arch::{self, Slot},
     config::ModelConfig,
     load,
@@ -13,30 +17,23 @@ use pi_gguf::Kind;
 /// What [`inspect`] found.
 #[derive(Clone, Debug)]
 pub struct ModelReport {
-    /// The model's shape, if the family is supported and its metadata is sound.
+    /// The model's shape, if the family is supported and its metadata is sound. `None` for a file of predictors.
     pub config: Option<ModelConfig>,
     /// What can be skipped, and why something cannot.
     pub sparsity: Option<SparsityReport>,
-    /// Whether the file carries predictors: PowerInfer's magic, and `fc1`/`fc2` in the first layer.
+    /// The predictors that the file carries.
     pub predictors: Option<PredictorReport>,
     /// Everything that would keep the file from running, or is odd about it.
     pub problems: Vec<String>,
 }
 
-/// The predictors in a file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PredictorReport {
-    /// Layers that have one.
-    pub layers: usize,
-    /// Smallest and largest rank.
-    pub rank: (usize, usize),
-    /// `powerinfer.sparse_threshold`.
-    pub threshold: Option<f32>,
-}
-
 /// Reads what a file says about itself. Never fails: what is wrong is listed in [`ModelReport::problems`].
 pub fn inspect(source: &dyn WeightSource) -> ModelReport {
     let mut problems = Vec::new();
+    if is_predictors(source) {
+        let predictors = predictors::report(source, None, &mut problems);
+        return ModelReport { config: None, sparsity: None, predictors, problems };
+    }
     let mut note = |e: String| problems.push(e);
     let mut config = None;
     let mut sparsity = None;
@@ -61,10 +58,7 @@ pub fn inspect(source: &dyn WeightSource) -> ModelReport {
         Ok(loaded) => loaded.warnings.iter().for_each(|w| note(w.to_string())),
         Err(e) => note(e.to_string()),
     }
-    let predictors = predictors(source).unwrap_or_else(|e| {
-        problems.push(e.to_string());
-        None
-    });
+    let predictors = predictors::report(source, config.as_ref(), &mut problems);
     if source.kind() == Kind::PowerInfer && predictors.is_none() {
         problems.push("the file has PowerInfer's magic but no predictors (blk.N.fc1, blk.N.fc2)".into());
     }
@@ -126,16 +120,4 @@ fn missing(source: &dyn WeightSource, arch: &dyn arch::Architecture, config: &Mo
     }
     found.extend(load::surplus(source, arch, config));
     found
-}
-
-fn predictors(source: &dyn WeightSource) -> Result<Option<PredictorReport>> {
-    let (mut layers, mut rank) = (0, (usize::MAX, 0));
-    while let (Some(fc1), Some(_)) =
-        (source.matrix(&format!("blk.{layers}.fc1.weight"))?, source.matrix(&format!("blk.{layers}.fc2.weight"))?)
-    {
-        rank = (rank.0.min(fc1.rows()), rank.1.max(fc1.rows()));
-        layers += 1;
-    }
-    let threshold = source.metadata().get("powerinfer.sparse_threshold")?;
-    Ok((layers > 0).then_some(PredictorReport { layers, rank, threshold }))
 }

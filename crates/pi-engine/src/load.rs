@@ -6,6 +6,7 @@ use crate::{
     config::{ModelConfig, NormKind},
     hybrid::Hybrid,
     layer::Layer,
+    likeness,
     plan::{LayerPlan, Plan, Side},
     positions::Positions,
     predictors::{Parts, Predictors},
@@ -29,6 +30,8 @@ pub(crate) struct Model {
     pub head: Arc<dyn Dense>,
     pub sparsity: SparsityReport,
     pub weight_bytes: u64,
+    /// What predictors of their own file are told by. See [`likeness`].
+    pub numbers: Arc<[f32]>,
 }
 
 /// What the loader needs to know beside the file.
@@ -92,6 +95,11 @@ pub(crate) fn load(
         }
         None => None,
     };
+    let numbers = likeness::numbers(source, arch, config);
+    let beside = options.predictors.beside().filter(|_| options.sparsity == Sparsity::Predictor);
+    if let Some(predictors) = beside {
+        likeness::check(predictors, config, &numbers)?;
+    }
     let loader = Loader { reader, arch, config, options, sparsity: sparsity.clone(), rope };
     // The first error is reported, not whichever comes first.
     let layers: Vec<_> = (0..config.layers).into_par_iter().map(|i| loader.layer(i)).collect();
@@ -103,7 +111,7 @@ pub(crate) fn load(
         sparsity.predictors = layers.iter().map(|l| l.predictor.as_ref().map(|p| p.kind().to_string())).collect();
         if sparsity.predictors.iter().all(Option::is_none) {
             return Err(Error::Tensor {
-                path: source.metadata().path().display().to_string(),
+                path: beside.unwrap_or(source).metadata().path().display().to_string(),
                 tensor: format!("{}.weight", arch.tensor(Slot::Predictor1, 0)),
                 message: "no layer has a predictor; choose another kind of predictor, or sparsity exact".into(),
             });
@@ -113,7 +121,7 @@ pub(crate) fn load(
     let device = loader.device(options.accelerator.map_or(Side::Cpu, |(_, plan)| plan.head), [&head])?;
     let norm = loader.norm(Slot::OutputNorm, 0, &**device)?;
     let head = device.linear(&LinearSpec::new(head))?;
-    Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes })
+    Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes, numbers: numbers.into() })
 }
 
 /// What a file allows to be skipped.

@@ -60,6 +60,10 @@ impl fmt::Debug for Predictors {
 pub const THRESHOLD: &str = "powerinfer.sparse_threshold";
 /// The key of a file's thresholds, one per layer.
 pub const THRESHOLDS: &str = "pi.predictor.thresholds";
+/// `general.architecture` of a file of predictors.
+pub(crate) const ARCHITECTURE: &str = "pi.predictor";
+/// The key of what a file of predictors knows of its model's weights. See [`crate::likeness`].
+pub(crate) const LIKENESS: &str = "pi.predictor.model_numbers";
 
 /// What one layer's predictor is made of.
 pub(crate) struct Parts<'a> {
@@ -72,6 +76,14 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Predictors {
+    /// The file that predictors are read from, if it is not the model's own.
+    pub(crate) fn beside(&self) -> Option<&dyn WeightSource> {
+        match self {
+            Self::Beside { source, .. } => Some(&**source),
+            _ => None,
+        }
+    }
+
     /// The predictor of a layer, `None` if it has none.
     ///
     /// # Errors
@@ -145,9 +157,14 @@ fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>)
             return Err(Error::Gguf(pi_gguf::Error::MissingTensor { path: reader.path().into(), tensor }));
         }
     };
-    fc1.expect_shape(fc1.rows(), parts.ffn.dim())?;
-    fc2.expect_shape(parts.ffn.neurons(), fc1.rows())?;
-    Ok(Some(parts.device.mlp(&MlpSpec { fc1, fc2, threshold })?))
+    // Whichever file the matrices are in, it is named.
+    let of_file = |name: &str| {
+        let (path, tensor) = (reader.path(), name.to_string());
+        |e: pi_core::Error| Error::Tensor { path, tensor, message: e.to_string() }
+    };
+    fc1.expect_shape(fc1.rows(), parts.ffn.dim()).map_err(of_file(name1))?;
+    fc2.expect_shape(parts.ffn.neurons(), fc1.rows()).map_err(of_file(name2))?;
+    Ok(Some(parts.device.mlp(&MlpSpec { fc1, fc2, threshold }).map_err(of_file(name1))?))
 }
 
 /// The matrix whose sign decides whether a neuron fires, and its bias.

@@ -69,6 +69,11 @@ impl Profiler {
         shape(self.session.engine())
     }
 
+    /// Positions of a chunk, that of the token that begins it among them.
+    pub fn context(&self) -> usize {
+        self.session.context()
+    }
+
     /// Tokens of a text that make a chunk.
     pub fn chunk(&self) -> usize {
         self.session.context() - usize::from(self.bos.is_some())

@@ -9,8 +9,8 @@ use pi_core::{
     text::{DecodeOptions, TokenId},
 };
 use pi_engine::{
-    Engine, Error, GenerateOptions, Generated, Result, Sampler, SamplingParams, Session, SessionOptions, Sparsity,
-    StepToken, StopReason,
+    Engine, Error, GenerateOptions, Generated, Predictors, Result, Sampler, SamplingParams, Session, SessionOptions,
+    Sparsity, StepToken, StopReason,
 };
 use pi_gguf::{File, Value};
 use pi_sparse_cpu::{Isa, Rope};
@@ -417,6 +417,34 @@ fn a_damaged_gate_is_seen_in_the_logits_of_every_activation() {
                 let engine = load(with_isa(isa).sparsity(sparsity), &file);
                 let mut s = engine.session(&SessionOptions::default()).unwrap();
                 assert!(s.feed(0, &[9]).unwrap().iter().all(|l| l.is_nan()), "{act}, {isa}, {sparsity:?}");
+            }
+        }
+    }
+}
+
+// P03, without a device beside the CPU
+#[test]
+fn prompts_of_any_length_give_the_same_logits_dense_and_sparse_with_an_oracle() {
+    for ty in [QuantType::F16, QuantType::Q4_0] {
+        let model = TinyModel { neuron_major: true, gate_shift: -0.5, layers: 1, ..TinyModel::wide(ty) };
+        let file = model.file();
+        for isa in Isa::available() {
+            let of = |sparsity| with_isa(isa).threads(2).sparsity(sparsity);
+            let dense = load(of(Sparsity::Off), &file);
+            let sparse =
+                [load(of(Sparsity::Exact), &file), load(of(Sparsity::Predictor).predictors(Predictors::Oracle), &file)];
+            for n in [1, 2, 9, 33, 200] {
+                let tokens = ids(n, 12);
+                let want = logits(&dense, &tokens);
+                for (what, engine) in ["exact", "oracle"].iter().zip(&sparse) {
+                    let off = difference(&logits(engine, &tokens), &want);
+                    assert!(off < 1e-5, "{ty}, {isa}, {n} tokens, {what}: {off:e}");
+                }
+                let mut s = sparse[1].session(&SessionOptions::default()).unwrap();
+                s.feed(0, &tokens).unwrap();
+                // Or it would be no sparse computation.
+                let share = s.stats().active_share().unwrap();
+                assert!(share < 0.99, "{ty}, {isa}, {n} tokens: {share} active");
             }
         }
     }

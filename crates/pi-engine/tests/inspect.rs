@@ -5,7 +5,7 @@ mod common;
 use common::{exact, logits};
 use pi_core::{Matrix, QuantType};
 use pi_engine::{WeightSource, inspect};
-use pi_gguf::{File, Kind, Metadata, Value};
+use pi_gguf::{Builder, File, Kind, Metadata, Value};
 use pi_testkit::{TinyModel, requantise, tiny};
 
 fn with(keys: &[(&str, Option<Value<'_>>)]) -> File {
@@ -80,4 +80,59 @@ fn each_layer_skips_what_its_own_tensors_allow_and_the_report_counts_them() {
             assert!((a - b).abs() < 1e-3, "{a} and {b}");
         }
     }
+}
+
+/// A model with predictors in some layers and a threshold for each layer.
+fn predicted(layers: &[usize], thresholds: &[f32]) -> File {
+    let model = TinyModel { layers: 4, rank: Some(32), kind: Kind::PowerInfer, ..TinyModel::default() };
+    let with = layers.to_vec();
+    let has = move |name: &str| {
+        let layer = name.strip_prefix("blk.").and_then(|n| n.split('.').next()?.parse().ok());
+        !name.contains(".fc") || layer.is_some_and(|l: usize| with.contains(&l))
+    };
+    let bytes = tiny::rewrite(&model.file(), &[("powerinfer.sparse_threshold", None)], |name, _| has(name));
+    let file = File::from_bytes(bytes, "some.gguf").unwrap();
+    let mut b = Builder::new(file.kind());
+    for (key, value) in file.metadata().iter() {
+        b.set(key, value).unwrap();
+    }
+    if !thresholds.is_empty() {
+        b.set_array("pi.predictor.thresholds", thresholds).unwrap();
+    }
+    let tensors: Vec<_> = file.tensors().map(|t| file.matrix(t.name()).unwrap().unwrap()).collect();
+    for (t, m) in file.tensors().zip(&tensors) {
+        b.tensor(t.name(), m.ty(), t.dims()).unwrap();
+    }
+    File::from_bytes(tiny::write(b, &tensors), "some.gguf").unwrap()
+}
+
+#[test]
+fn predictors_are_reported_by_layer_also_where_the_first_layers_run_exactly() {
+    let report = inspect(&predicted(&[1, 3], &[0.0, -0.5, 0.0, 0.25]));
+    assert_eq!(report.problems, [""; 0]);
+    let found = report.predictors.expect("two predictors");
+    assert_eq!((found.layers, found.shape), (Some(4), (64, 96)));
+    assert_eq!(found.exact().collect::<Vec<_>>(), [0, 2]);
+    let each: Vec<_> = found.found.iter().map(|p| (p.layer, p.rank, p.types[1], p.threshold)).collect();
+    assert_eq!(each, [(1, 32, QuantType::F32, Some(-0.5)), (3, 32, QuantType::F32, Some(0.25))]);
+    assert_eq!((found.ranks(), found.thresholds()), ((32, 32), Some((-0.5, 0.25))));
+    assert_eq!(found.bytes(), 2 * 4 * 32 * (64 + 96));
+
+    let none = inspect(&predicted(&[], &[]));
+    assert!(none.predictors.is_none() && none.problems[0].contains("no predictors"), "{:?}", none.problems);
+}
+
+#[test]
+fn predictors_that_the_loader_would_refuse_are_problems() {
+    let problem = |file: &File, said: &str| {
+        let problems = inspect(file).problems;
+        assert!(problems.iter().any(|p| p.contains(said)), "{said}: {problems:?}");
+    };
+    problem(&predicted(&[1], &[0.0; 3]), "expected 4 numbers, one per layer, got 3");
+    problem(&predicted(&[1], &[0.0, f32::NAN, 0.0, 0.0]), "layer 1 is NaN");
+    let half = tiny::rewrite(&predicted(&[0, 1], &[]), &[], |name, _| name != "blk.1.fc2.weight");
+    problem(&File::from_bytes(half, "half.gguf").unwrap(), "blk.1.fc2.weight");
+    let narrow = [("llama.feed_forward_length", Some(Value::U32(80)))];
+    let narrow = tiny::rewrite(&predicted(&[2], &[]), &narrow, |_, _| true);
+    problem(&File::from_bytes(narrow, "narrow.gguf").unwrap(), "blk.2.fc2.weight");
 }

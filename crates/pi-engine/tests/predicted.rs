@@ -6,11 +6,13 @@ mod common;
 use common::{
     difference, exact, ids, load, logits, logits_in, predicted_models, predicting, rows, same_bits, step, with_isa,
 };
-use pi_core::{KvType, QuantType};
+use pi_core::{ActiveSet, Device, Hidden, KvType, Limits, Matrix, MlpSpec, Predictor, QuantType, Serial};
 use pi_engine::{Predictors, SessionOptions, Sparsity};
 use pi_gguf::Kind;
-use pi_sparse_cpu::Isa;
+use pi_predictor::Mlp;
+use pi_sparse_cpu::{CpuDevice, Isa, Kernels};
 use pi_testkit::{TinyModel, naive};
+use std::sync::Arc;
 
 /// Sums in f32 against sums in f64.
 const F32: f64 = 1e-5;
@@ -113,6 +115,37 @@ fn a_file_without_predictors_runs_exactly_and_is_refused_where_predictors_are_wa
             assert!(load(exact(), &file).sparsity().is_on(), "{name}");
             let error = common::refusal(predicting(Isa::Reference, None), &file).to_string();
             assert!(error.contains("no layer has a predictor"), "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_plain_predictor_rounds_what_f16_matrices_read_as_the_devices_do() {
+    // one neuron behind one number: it fires if the input reaches the threshold
+    let fires = |predictor: Arc<dyn Predictor>, input: f32| {
+        let limits = Limits { tokens: 1, sequences: 1, context: 1 };
+        let (mut h, mut x, mut active) = (Hidden::new(1, 1), Hidden::new(1, 1), ActiveSet::new(1, 1));
+        h.host_mut().unwrap()[0] = input;
+        predictor.open(&limits).unwrap().mark(&mut h, &mut x, &mut active).unwrap();
+        active.host().unwrap().unwrap()[0] == 1
+    };
+    let device = CpuDevice::new(Kernels::reference(), Arc::new(Serial));
+    let step = 2f32.powi(-10); // between 1 and the next number of F16
+    for ty in [QuantType::F16, QuantType::F32] {
+        let one = |name: &str| Matrix::encode(name, ty, 1, 1, &[1.0]).unwrap();
+        let half = ty == QuantType::F16;
+        for (input, threshold, want) in [
+            (1.0 + 0.3 * step, 1.0 + 0.2 * step, !half),
+            (1.0 + 0.7 * step, 1.0 + 0.9 * step, half),
+            (1.0, 1.0, true),
+            (1e6, 9e5, true),
+            (1e6, 2e6, false), // not infinite
+            (f32::NAN, 0.0, true),
+        ] {
+            let spec = MlpSpec { fc1: one("fc1"), fc2: one("fc2"), threshold };
+            let plain = Arc::new(Mlp::new(spec.clone(), Arc::new(Serial)).unwrap());
+            assert_eq!(fires(device.mlp(&spec).unwrap(), input), want, "{ty}, {input}: device");
+            assert_eq!(fires(plain, input), want, "{ty}, {input}: plain");
         }
     }
 }

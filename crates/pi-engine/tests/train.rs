@@ -4,12 +4,14 @@
 
 use pi_core::QuantType;
 use pi_engine::{
-    Engine, Predictors, Result, Sparsity,
+    Engine, Predictors, Result, SessionOptions, Sparsity,
     evaluate::{EvaluateOptions, evaluate},
+    inspect,
     pi_gguf::File,
     pi_predictor::train::FitOptions,
     train::{Choice, Progress, TrainOptions, train},
 };
+use pi_testkit::{Random, TinyModel, synth::Family};
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
 
 fn repository(path: &str) -> PathBuf {
@@ -62,9 +64,19 @@ fn trained_predictors_leave_neurons_out_within_the_loss_asked_for_and_work_from_
     let source = Arc::new(File::open(&beside).unwrap());
     let loaded = [
         trained.engine(&engine).unwrap(),
-        builder().predictors(Predictors::Beside { source, threshold: None }).open(&model).unwrap(),
+        builder().predictors(Predictors::Beside { source: source.clone(), threshold: None }).open(&model).unwrap(),
         builder().open(&whole).unwrap(),
     ];
+    // they are this model's, and not those of one of the same shape
+    let said = inspect(&*source).predictors.expect("predictors");
+    assert_eq!((said.layers, said.shape), (Some(6), (256, 1024)));
+    let points: Vec<_> = trained.layers.iter().filter_map(|l| Some((l.layer, l.rank(), l.point?.threshold))).collect();
+    let found: Vec<_> = said.found.iter().map(|p| (p.layer, p.rank, p.threshold.expect("a threshold"))).collect();
+    assert_eq!(found, points);
+    let other = TinyModel { dim: 256, layers: 6, neurons: 1024, ..TinyModel::default() }.file();
+    let e = builder().predictors(Predictors::Beside { source: source.clone(), threshold: None }).load(&other);
+    let e = e.expect_err("another model").to_string();
+    assert!(e.starts_with(&beside.display().to_string()) && e.contains("another model of the same shape"), "{e}");
     let settings = EvaluateOptions { context: 64, batch: 64, limit: Some(4), ..EvaluateOptions::default() };
     let found = loaded.map(|e| {
         let found = evaluate(&e, None, kept, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
@@ -130,4 +142,48 @@ fn what_cannot_be_trained_is_refused() {
     refused(&engine, &tokens, TrainOptions { loss: f64::NAN, ..quick() }, "loss");
     refused(&engine, &tokens, TrainOptions { ranks: vec![0], ..quick() }, "rank");
     refused(&engine, &tokens, TrainOptions { ty: QuantType::Q4_0, ranks: vec![40], ..quick() }, "rank");
+}
+
+#[test]
+fn opts_biases_stay_with_their_matrices_in_a_powerinfer_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("opt.powerinfer.gguf");
+    let mut rng = Random(3);
+    let tokens: Vec<u32> = (0..1400).map(|_| 3 + rng.below(256) as u32).collect();
+    let shape = TinyModel { neurons: 1024, tied: true, gate_shift: -0.5, ..TinyModel::default() };
+    let of = |ty| TinyModel { family: Family::Opt, ty, ..shape.clone() }.file();
+    let load = |file: &File, sparsity| Engine::builder().threads(1).sparsity(sparsity).load(file).unwrap();
+    let engine = load(&of(QuantType::F16), Sparsity::Exact);
+    let (text, kept) = tokens.split_at(1000);
+    let trained = train(&engine, text, kept, &TrainOptions { loss: 10.0, ..quick() }, Vec::new(), &mut on).unwrap();
+    for ty in [QuantType::F32, QuantType::F16, QuantType::Q4_0] {
+        let file = of(ty);
+        trained.write_model(&file, &path).unwrap();
+        let whole = File::open(&path).unwrap();
+        // down is turned if that loses nothing, and its bias is named like it
+        let down = if ty.is_float() { "ffn_down_t" } else { "ffn_down" };
+        for layer in 0..2 {
+            let bias =
+                |file: &File, name: &str| file.tensor(&format!("blk.{layer}.{name}.bias")).map(|t| t.data().to_vec());
+            assert!(bias(&file, "ffn_down").is_some());
+            assert_eq!(bias(&whole, down), bias(&file, "ffn_down"), "{ty}");
+            assert_eq!(bias(&whole, "ffn_up"), bias(&file, "ffn_up"), "{ty}");
+            assert_eq!(whole.tensors().filter(|t| t.name().contains(&format!("blk.{layer}.ffn_down"))).count(), 2);
+        }
+        let logits = |engine: &Engine| {
+            engine.session(&SessionOptions::default()).unwrap().feed(0, &tokens[..20]).unwrap().to_vec()
+        };
+        let want = logits(&load(&file, Sparsity::Off));
+        for sparsity in [Sparsity::Off, Sparsity::Auto] {
+            let got = logits(&load(&whole, sparsity));
+            let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-3, "{ty}, {sparsity:?}: {off}");
+        }
+        let some = trained.layers.iter().any(|l| l.point.is_some());
+        println!("{ty}: predictors {some}");
+        assert_eq!(inspect(&whole).problems.len(), usize::from(!some), "{ty}");
+        if some && ty == QuantType::F16 {
+            assert_eq!(logits(&load(&whole, Sparsity::Predictor)), logits(&trained.engine(&engine).unwrap()), "{ty}");
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! The trained predictor in its plain form.
 
 use crate::{oracle::mark_where, sign::fits, words::Words};
-use pi_core::{ActiveSet, Executor, Hidden, Limits, Matrix, MlpSpec, Predictor, PredictorRun, Result};
+use half::f16;
+use pi_core::{ActiveSet, Executor, Hidden, Limits, Matrix, MlpSpec, Predictor, PredictorRun, QuantType, Result};
 use std::sync::Arc;
 
 /// Two matrices with a ReLU between them (paper §5.1), decoded row by row and multiplied in f32: slow, and exact for every
-/// number type. Devices have fast ones.
+/// number type but that inputs of F16 matrices are rounded to F16, as PowerInfer does and devices do: a neuron at the threshold
+/// is on the same side everywhere. Devices have fast ones.
 pub struct Mlp {
     spec: MlpSpec,
     exec: Arc<dyn Executor>,
@@ -18,6 +20,15 @@ impl Mlp {
         spec.check()?;
         Ok(Self { spec, exec })
     }
+
+    fn rounds(&self) -> bool {
+        self.spec.fc1.ty() == QuantType::F16
+    }
+}
+
+/// The nearest number of F16. What is beyond F16 stays as it is, instead of becoming infinite.
+fn round(v: f32) -> f32 {
+    if v.abs() > f16::MAX.to_f32() { v } else { f16::from_f32(v).to_f32() }
 }
 
 impl Predictor for Mlp {
@@ -39,6 +50,10 @@ impl Predictor for Mlp {
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>> {
         Ok(Box::new(Run {
+            rounded: match self.rounds() {
+                true => Some(Hidden::try_new(limits.tokens, self.dim())?),
+                false => None,
+            },
             inner: Hidden::try_new(limits.tokens, self.spec.fc1.rows())?,
             out: Hidden::try_new(limits.tokens, self.neurons())?,
             row: vec![0.0; self.spec.fc1.cols().max(self.spec.fc1.rows())],
@@ -50,6 +65,8 @@ impl Predictor for Mlp {
 
 struct Run {
     op: Arc<Mlp>,
+    /// `[tokens, dim]`: what fc1 reads, if that is not the residual stream as it is.
+    rounded: Option<Hidden>,
     inner: Hidden,
     out: Hidden,
     /// A decoded row.
@@ -59,14 +76,23 @@ struct Run {
 
 impl PredictorRun for Run {
     fn mark(&mut self, h: &mut Hidden, _: &mut Hidden, active: &mut ActiveSet) -> Result<()> {
-        let Self { op, inner, out, row, marks } = self;
+        let Self { op, rounded, inner, out, row, marks } = self;
         fits(&**op, h, active)?;
         let (spec, tokens) = (&op.spec, h.tokens());
         inner.resize(tokens)?;
         out.resize(tokens)?;
-        product(&spec.fc1, h.host()?, row, inner.host_overwrite());
+        let input = match rounded {
+            Some(rounded) => {
+                rounded.resize(tokens)?;
+                rounded.host_overwrite().iter_mut().zip(h.host()?).for_each(|(r, v)| *r = round(*v));
+                rounded.host()?
+            }
+            None => h.host()?,
+        };
+        product(&spec.fc1, input, row, inner.host_overwrite());
         // NaN stays, so that what is wrong is seen
-        inner.host_mut()?.iter_mut().for_each(|v| *v = if *v < 0.0 { 0.0 } else { *v });
+        let rounded = |v: f32| if op.rounds() { round(v) } else { v };
+        inner.host_mut()?.iter_mut().for_each(|v| *v = if *v < 0.0 { 0.0 } else { rounded(*v) });
         product(&spec.fc2, inner.host()?, row, out.host_overwrite());
         mark_where(&*op.exec, marks, out, active, |v| v >= spec.threshold || v.is_nan())
     }

@@ -2,7 +2,8 @@
 
 use super::{Content, Findings, InspectFlags, part_size};
 use pi_engine::{
-    ModelConfig, ModelReport, SparsityReport,
+    ModelConfig, ModelReport, PredictorReport, SparsityReport,
+    pi_core::QuantType,
     pi_gguf::{Array, Kind, LayerIndex, Metadata, NeuronIndex, Value},
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -16,7 +17,7 @@ const FIRST: usize = 6;
 #[derive(Serialize)]
 pub struct Document<'a> {
     file: String,
-    /// `gguf`, `powerinfer` or `neuron_index`.
+    /// `gguf`, `powerinfer`, `predictors` or `neuron_index`.
     kind: &'static str,
     version: u32,
     alignment: usize,
@@ -27,6 +28,8 @@ pub struct Document<'a> {
     tensors: Option<Vec<Row<'a>>>,
     types: Vec<Total>,
     model: Option<Model<'a>>,
+    /// Of a file that has nothing else.
+    predictors: Option<Predictors>,
     neuron_index: Option<Index>,
     problems: &'a [String],
 }
@@ -90,9 +93,28 @@ struct Sparsity<'a> {
 
 #[derive(Serialize)]
 struct Predictors {
+    /// Layers that have one, and of how many.
     layers: usize,
+    of: Option<usize>,
+    /// Width and neurons that they are for.
+    dim: usize,
+    neurons: usize,
+    /// Smallest and largest.
     rank: [usize; 2],
+    /// The one of all layers; null if there are several or none.
     threshold: Option<f32>,
+    bytes: u64,
+    exact_layers: Vec<usize>,
+    by_layer: Vec<LayerPredictor>,
+}
+
+#[derive(Serialize)]
+struct LayerPredictor {
+    layer: usize,
+    rank: usize,
+    types: [&'static str; 2],
+    threshold: Option<f32>,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -130,14 +152,16 @@ impl<'a> Document<'a> {
             numbers: t.numbers,
             bytes: t.bytes,
         };
-        let (model, neuron_index) = match &findings.content {
-            Content::Model(report) => (Some(model(report)), None),
-            Content::NeuronIndex(index) => (None, index.as_ref().ok().map(neuron_index)),
+        let (model, predictors, neuron_index) = match &findings.content {
+            Content::Model(report) => (Some(model(report)), None, None),
+            Content::Predictors(report) => (None, report.predictors.as_ref().map(predictors), None),
+            Content::NeuronIndex(index) => (None, None, index.as_ref().ok().map(neuron_index)),
         };
         Self {
             file: f.path().display().to_string(),
             kind: match (f.kind(), &findings.content) {
                 (_, Content::NeuronIndex(_)) => "neuron_index",
+                (_, Content::Predictors(_)) => "predictors",
                 (Kind::PowerInfer, _) => "powerinfer",
                 (Kind::Gguf, _) => "gguf",
             },
@@ -149,6 +173,7 @@ impl<'a> Document<'a> {
             tensors: (!flags.no_tensors).then(|| rows.collect()),
             types: findings.totals.iter().map(total).collect(),
             model,
+            predictors,
             neuron_index,
             problems: &findings.problems,
         }
@@ -159,11 +184,28 @@ fn model(report: &ModelReport) -> Model<'_> {
     Model {
         shape: report.config.as_ref().map(shape),
         sparsity: report.sparsity.as_ref().map(sparsity),
-        predictors: report.predictors.as_ref().map(|p| Predictors {
-            layers: p.layers,
-            rank: [p.rank.0, p.rank.1],
-            threshold: p.threshold,
-        }),
+        predictors: report.predictors.as_ref().map(predictors),
+    }
+}
+
+fn predictors(report: &PredictorReport) -> Predictors {
+    let layer = |p: &pi_engine::LayerPredictor| LayerPredictor {
+        layer: p.layer,
+        rank: p.rank,
+        types: p.types.map(QuantType::name),
+        threshold: p.threshold,
+        bytes: p.bytes,
+    };
+    Predictors {
+        layers: report.found.len(),
+        of: report.layers,
+        dim: report.shape.0,
+        neurons: report.shape.1,
+        rank: report.ranks().into(),
+        threshold: report.thresholds().filter(|(from, to)| from == to).map(|t| t.0),
+        bytes: report.bytes(),
+        exact_layers: report.exact().collect(),
+        by_layer: report.found.iter().map(layer).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use clap::{Args, ValueHint};
 use pi_engine::{
-    ModelReport,
+    ModelReport, is_predictors,
     pi_gguf::{File, NeuronIndex, Tensor, TensorType},
 };
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 /// The options of `pi inspect`.
 #[derive(Args, Debug)]
 pub struct InspectFlags {
-    /// The file: GGUF, PowerInfer model or neuron index; of a split model, any part
+    /// The file: GGUF, PowerInfer model or neuron index, predictors; of a split model, any part
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
     /// Print one JSON object
@@ -44,6 +44,8 @@ struct Findings {
 enum Content {
     /// A model, or something like one.
     Model(Box<ModelReport>),
+    /// Predictors without a model.
+    Predictors(Box<ModelReport>),
     /// PowerInfer's list of hot neurons, or what is wrong with it.
     NeuronIndex(Result<NeuronIndex, String>),
 }
@@ -76,10 +78,11 @@ impl Findings {
         let architecture = file.metadata().get::<&str>("general.architecture").ok().flatten();
         let content = match architecture {
             Some("generic.gpu_index") => Content::NeuronIndex(NeuronIndex::from_file(&file).map_err(|e| e.to_string())),
+            _ if is_predictors(&file) => Content::Predictors(Box::new(pi_engine::inspect(&file))),
             _ => Content::Model(Box::new(pi_engine::inspect(&file))),
         };
         let problems = match &content {
-            Content::Model(report) => report.problems.as_slice(),
+            Content::Model(report) | Content::Predictors(report) => report.problems.as_slice(),
             Content::NeuronIndex(Err(problem)) => std::slice::from_ref(problem),
             Content::NeuronIndex(Ok(_)) => &[],
         };

@@ -3,13 +3,18 @@
 use super::{Content, Findings, InspectFlags, part_size};
 use crate::output::{printable, size};
 use pi_engine::{
-    ModelReport,
+    ModelReport, PredictorReport,
     pi_gguf::{Kind, NeuronIndex, Value},
 };
 use std::fmt::Write;
 
 /// Longer values are cut.
 const WIDTH: usize = 100;
+
+/// Adds a line. (Writing to a string does not fail.)
+macro_rules! line {
+    ($page:expr, $($format:tt)*) => {{ let _ = writeln!($page, $($format)*); }};
+}
 
 /// The whole page.
 pub fn page(findings: &Findings, flags: &InspectFlags) -> String {
@@ -22,6 +27,15 @@ pub fn page(findings: &Findings, flags: &InspectFlags) -> String {
     totals(&mut page, findings);
     match &findings.content {
         Content::Model(report) => model(&mut page, report),
+        Content::Predictors(report) => {
+            line!(page, "\nPredictors of a model that is not in this file (for --predictor-file)");
+            if let Some(found) = &report.predictors {
+                let (dim, neurons) = found.shape;
+                let layers = found.layers.map_or_else(String::new, |n| format!("{n} layers, "));
+                line!(page, "  for a model of {layers}width {dim}, {neurons} neurons per layer");
+                predictors(&mut page, found);
+            }
+        }
         Content::NeuronIndex(Ok(index)) => neuron_index(&mut page, index),
         Content::NeuronIndex(Err(_)) => {}
     }
@@ -29,16 +43,12 @@ pub fn page(findings: &Findings, flags: &InspectFlags) -> String {
     page
 }
 
-/// Adds a line. (Writing to a string does not fail.)
-macro_rules! line {
-    ($page:expr, $($format:tt)*) => {{ let _ = writeln!($page, $($format)*); }};
-}
-
 fn file(page: &mut String, findings: &Findings) {
     let f = &findings.file;
     let kind = match (f.kind(), &findings.content) {
         (_, Content::NeuronIndex(_)) => "neuron index of PowerInfer",
         (Kind::PowerInfer, _) => "PowerInfer GGUF (magic PWRI)",
+        (_, Content::Predictors(_)) => "predictors in GGUF",
         (Kind::Gguf, _) if f.tensors().len() == 0 => {
             "GGUF without tensors (a vocabulary, or the first part of a model)"
         }
@@ -162,10 +172,34 @@ fn model(page: &mut String, report: &ModelReport) {
         Some(sparsity) => line!(page, "  sparsity: {}", printable(&sparsity.to_string())),
         None => line!(page, "  sparsity: not known"),
     }
-    if let Some(p) = &report.predictors {
-        let rank = if p.rank.0 == p.rank.1 { p.rank.0.to_string() } else { format!("{} to {}", p.rank.0, p.rank.1) };
+    if let Some(found) = &report.predictors {
+        predictors(page, found);
+    }
+}
+
+/// All predictors in a line, and then layer by layer.
+fn predictors(page: &mut String, found: &PredictorReport) {
+    let range = |(from, to): (String, String)| if from == to { from } else { format!("{from} to {to}") };
+    let (from, to) = found.ranks();
+    let rank = range((from.to_string(), to.to_string()));
+    let threshold = found.thresholds().map(|(from, to)| range((from.to_string(), to.to_string())));
+    let threshold = threshold.unwrap_or_else(|| "not stated".into());
+    let of = found.layers.map_or_else(String::new, |n| format!(" of {n}"));
+    line!(
+        page,
+        "  predictors: in {}{of} layers, rank {rank}, threshold {threshold}, {}",
+        found.found.len(),
+        size(found.bytes())
+    );
+    let mut of_layer: Vec<(usize, String)> = found.exact().map(|layer| (layer, "none, runs exactly".into())).collect();
+    of_layer.extend(found.found.iter().map(|p| {
         let threshold = p.threshold.map_or_else(|| "not stated".into(), |t| t.to_string());
-        line!(page, "  predictors: in {} layers, rank {rank}, threshold {threshold}", p.layers);
+        let types = range((p.types[0].to_string(), p.types[1].to_string()));
+        (p.layer, format!("rank {}, {types}, threshold {threshold}, {}", p.rank, size(p.bytes)))
+    }));
+    of_layer.sort_unstable_by_key(|(layer, _)| *layer);
+    for (layer, what) in of_layer {
+        line!(page, "    layer {layer}: {what}");
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     prompt,
 };
 use clap::{Args, ValueHint, value_parser};
-use pi_convert::write_activations;
+use pi_convert::{read_activations, write_activations};
 use pi_engine::{
     Engine, Error, Sparsity,
     pi_core::text::TokenId,
@@ -51,7 +51,7 @@ pub struct ProfileFlags {
     #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
     model: PathBuf,
     /// Text to read. May be given several times: texts are counted apart and together
-    #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, required_unless_present = "import_activation", value_name = "FILE", value_hint = ValueHint::FilePath)]
     text: Vec<PathBuf>,
     /// The profile to write: what was counted, for other commands and to go on from. It is written every ten seconds
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -68,6 +68,10 @@ pub struct ProfileFlags {
     /// Write the figures
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
+    /// Add the counts of PowerInfer's activation files in this folder, activation_0.pt and so on, as those of a text. (They do
+    /// not say of how many tokens: the largest count is taken)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    import_activation: Option<PathBuf>,
     /// Write PowerInfer's activation files, activation_0.pt and so on, into this folder: how often each neuron fired in all
     /// texts together
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -105,6 +109,10 @@ pub fn profile(flags: &ProfileFlags) -> Result {
     let texts: Vec<Text> =
         texts.into_iter().map(|(path, bytes)| text(&engine, path, &bytes, flags)).collect::<Result<_, _>>()?;
     let mut profile = begin(flags, &engine, &profiler.shape())?;
+    if let Some(folder) = &flags.import_activation {
+        import(folder, &engine, &mut profile)?;
+    }
+    same_context(&profile, &texts, context as u64)?;
     let done = count(flags, &mut profiler, &mut profile, &texts, &interrupt)?;
     if let Some(path) = &flags.output {
         save(&profile, path).map_err(failure)?;
@@ -178,6 +186,35 @@ fn begin(flags: &ProfileFlags, engine: &Engine, neurons: &[u32]) -> Result<Profi
     }
 }
 
+/// Adds the counts in a folder of PowerInfer's activation files.
+fn import(folder: &Path, engine: &Engine, profile: &mut Profile) -> Result<()> {
+    let c = engine.config();
+    let rows = read_activations(folder, Some(c.layers), Some(c.neurons)).map_err(|e| Failure::Work(e.to_string()))?;
+    let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
+    let refused = |e: ProfileError| Failure::Work(format!("{}: {e}", folder.display()));
+    profile.import(&format!("{name}/activation_N.pt"), &rows).map_err(refused)?;
+    Ok(())
+}
+
+/// Counts depend on the context, so a text is counted to its end with the one it was begun with.
+fn same_context(profile: &Profile, texts: &[Text], context: u64) -> Result<()> {
+    let other = |t: &TextProfile| t.context != 0 && t.context != context;
+    for text in texts {
+        let Some(known) = profile.find(text.fingerprint).map(|i| &profile.texts()[i]) else { continue };
+        let (done, all) = (known.position, text.tokens.len() as u64);
+        if other(known) && (1..all).contains(&done) {
+            return Err(Failure::Work(format!(
+                "{}: {done} of {all} tokens were counted with -c {}: go on with that, or write another file",
+                text.name, known.context
+            )));
+        }
+    }
+    for text in profile.texts().iter().filter(|text| other(text)) {
+        say(&format!("note: {} was counted with -c {}, not {context}", text.name, text.context));
+    }
+    Ok(())
+}
+
 fn cause(error: Error) -> String {
     match error {
         Error::Profile { source, .. } => source.to_string(),
@@ -210,6 +247,9 @@ fn count(
             places.push((i, text));
         }
         if let Some(known) = profile.text_mut(i) {
+            if known.position == 0 {
+                known.context = profiler.context() as u64;
+            }
             known.length = length.max(known.position);
         }
     }

@@ -140,6 +140,14 @@ pub fn detect(source: &dyn WeightSource) -> Result<(&'static dyn Architecture, M
             got: "a PowerInfer neuron index (.gpuidx), which belongs beside one".into(),
         });
     }
+    if name == crate::predictors::ARCHITECTURE {
+        return Err(Error::Config {
+            path: meta.path().display().to_string(),
+            key: "general.architecture".into(),
+            expected: "a model".into(),
+            got: "predictors alone, which belong beside one (--predictor-file)".into(),
+        });
+    }
     let arch = ALL.iter().find(|a| a.names().contains(&name)).ok_or_else(|| Error::Architecture {
         path: meta.path().display().to_string(),
         name: name.into(),

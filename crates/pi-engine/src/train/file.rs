@@ -1,29 +1,30 @@
 //! Predictors in files: beside the model, in a PowerInfer file with the model, or one layer at a time for a run to be resumed.
 
 use super::{Choice, Trained, settle::matrices};
-use crate::{Engine, Error, Result, THRESHOLD, THRESHOLDS};
+use crate::{
+    Engine, Error, Result, THRESHOLD, THRESHOLDS,
+    predictors::{ARCHITECTURE, LIKENESS},
+};
 use ndarray::Array2;
 use pi_core::{Matrix, QuantType};
 use pi_gguf::{Builder, File, Kind};
 use pi_predictor::train::{Curve, Fitted, Point};
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 /// What predictors belong to.
 pub(super) struct About {
     dim: usize,
     neurons: usize,
     layers: usize,
+    numbers: Arc<[f32]>,
 }
 
 impl About {
     pub(super) fn new(engine: &Engine) -> Self {
         let c = engine.config();
-        Self { dim: c.dim, neurons: c.neurons, layers: c.layers }
+        Self { dim: c.dim, neurons: c.neurons, layers: c.layers, numbers: engine.inner.model.numbers.clone() }
     }
 }
-
-/// `general.architecture` of a file of predictors.
-pub(crate) const ARCHITECTURE: &str = "pi.predictor";
 
 impl Trained {
     /// Writes the predictors to a file of their own, in GGUF: `blk.N.fc1.weight`, `blk.N.fc2.weight`, and a threshold per layer
@@ -37,6 +38,7 @@ impl Trained {
         builder.set("pi.predictor.block_count", self.about.layers as u32)?;
         builder.set("pi.predictor.embedding_length", self.about.dim as u32)?;
         builder.set("pi.predictor.feed_forward_length", self.about.neurons as u32)?;
+        builder.set_array(LIKENESS, &self.about.numbers[..])?;
         self.keys(&mut builder)?;
         let all = self.matrices()?;
         for m in &all {

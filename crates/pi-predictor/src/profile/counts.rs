@@ -42,6 +42,12 @@ impl LayerCounts {
         &self.sums
     }
 
+    /// Replaces the counts, which must be as many as before.
+    pub(crate) fn set_fired(&mut self, fired: Vec<u64>) {
+        debug_assert_eq!(fired.len(), self.fired.len());
+        self.fired = fired;
+    }
+
     /// Counts what neurons contributed with: rows of a number per neuron, 0 where it did not fire. (The tokens themselves are
     /// counted by [`Counts::count_tokens`].)
     pub fn count(&mut self, values: &[f32]) {

@@ -4,7 +4,9 @@ use super::{Counts, LayerCounts, Profile, ProfileError, TextProfile};
 use std::io::{self, Write};
 
 const MAGIC: &[u8; 8] = b"pi-prof\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Without the texts' contexts.
+const OLD: u32 = 1;
 /// Tokens that a text can have: sums over neurons then never overflow.
 const MOST: u64 = 1 << 36;
 
@@ -64,7 +66,7 @@ impl Profile {
         w.number(self.texts.len())?;
         for text in &self.texts {
             w.text(&text.name)?;
-            for n in [text.fingerprint, text.length, text.position, text.counts.tokens()] {
+            for n in [text.fingerprint, text.length, text.position, text.context, text.counts.tokens()] {
                 w.put(&n.to_le_bytes())?;
             }
             for layer in text.counts.layers() {
@@ -86,8 +88,8 @@ impl Profile {
             return Err(damaged(0, "a profile (pi-prof)", "something else"));
         }
         let version = r.u32()?;
-        if version != VERSION {
-            return Err(damaged(8, format!("version {VERSION}"), format!("version {version}")));
+        if ![OLD, VERSION].contains(&version) {
+            return Err(damaged(8, format!("version {OLD} or {VERSION}"), format!("version {version}")));
         }
         let body = bytes.len().saturating_sub(8);
         if body < r.at {
@@ -113,7 +115,9 @@ impl Profile {
         let mut profile = Self { model, fingerprint, texts: Vec::with_capacity(texts), shape };
         for _ in 0..texts {
             let (name, fingerprint) = (r.text()?, r.u64()?);
-            let (at, length, position, tokens) = (r.at, r.u64()?, r.u64()?, r.u64()?);
+            let (at, length, position) = (r.at, r.u64()?, r.u64()?);
+            let context = if version == OLD { 0 } else { r.u64()? };
+            let tokens = r.u64()?;
             if tokens > position || position > length || length > MOST {
                 let got = format!("{tokens}, {position} and {length}");
                 return Err(damaged(
@@ -124,7 +128,7 @@ impl Profile {
             }
             let layers = profile.shape.iter().map(|&(layer, neurons)| r.layer(layer, neurons, tokens));
             let counts = Counts::from_layers(tokens, layers.collect::<Result<_, _>>()?);
-            profile.texts.push(TextProfile { name, fingerprint, length, position, counts });
+            profile.texts.push(TextProfile { name, fingerprint, length, position, context, counts });
         }
         match r.at == body {
             true => Ok(profile),
@@ -208,6 +212,7 @@ mod tests {
             let i = profile.begin(name, length * 11, length);
             let text = profile.text_mut(i).unwrap();
             text.position = 4;
+            text.context = 512;
             text.counts.count_tokens(3);
             text.counts.layer_mut(0).unwrap().count(&[0.5, 0.0, -1.0, 0.0, 0.0, 2.0, 1.0, 0.0, 0.0]);
             text.counts.layer_mut(1).unwrap().count(&[0.0, 0.0, 0.0, 4.0, 0.0, 0.25]);
@@ -241,8 +246,8 @@ mod tests {
 
     #[test]
     fn the_format_stays_what_it_is() {
-        // magic, version 1, "m", fingerprint 2, one layer: number 0, 1 neuron; no texts; checksum
-        let want = "70692d70726f660a0100000001000000 6d0200000000000000010000000000000001000000 00000000";
+        // magic, version 2, "m", fingerprint 2, one layer: number 0, 1 neuron; no texts; checksum
+        let want = "70692d70726f660a0200000001000000 6d0200000000000000010000000000000001000000 00000000";
         let want: String = want.split(' ').collect();
         let got = bytes(&Profile::new("m", 2, &[1]));
         let hex: String = got[..got.len() - 8].iter().map(|b| format!("{b:02x}")).collect();
@@ -250,6 +255,19 @@ mod tests {
         // FNV-1a's own test values
         assert_eq!(fingerprint([]), 0xcbf29ce484222325);
         assert_eq!(fingerprint([&b"foo"[..], b"bar"]), 0x85944171f73967e8);
+    }
+
+    #[test]
+    fn files_of_version_1_are_read_without_the_contexts() {
+        let mut old = profile();
+        let mut bytes = bytes(&old);
+        bytes[8] = 1;
+        for name in [&b"zwei.txt"[..], b"one.txt"] {
+            let at = bytes.windows(name.len()).position(|w| w == name).unwrap() + name.len() + 24;
+            assert_eq!(bytes.drain(at..at + 8).collect::<Vec<_>>(), 512u64.to_le_bytes());
+        }
+        (0..2).for_each(|i| old.text_mut(i).unwrap().context = 0);
+        assert_eq!(Profile::read(&summed(bytes)).unwrap(), old);
     }
 
     #[test]
@@ -284,8 +302,8 @@ mod tests {
             Profile::read(&summed(bad)).unwrap_err().to_string()
         };
         assert!(change(name + 16, &100u64.to_le_bytes()).contains("passed than there are"));
-        assert!(change(name + 32, &4u64.to_le_bytes()).contains("fired at most 3 times, got 4"));
-        assert!(change(name + 56, &f64::NAN.to_le_bytes()).contains("finite"));
+        assert!(change(name + 40, &4u64.to_le_bytes()).contains("fired at most 3 times, got 4"));
+        assert!(change(name + 64, &f64::NAN.to_le_bytes()).contains("finite"));
         assert!(change(8, &9u32.to_le_bytes()).contains("version 9"));
     }
 }

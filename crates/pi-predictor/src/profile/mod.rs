@@ -12,7 +12,7 @@
 //! | | |
 //! |---|---|
 //! | `pi-prof\n` | 8 bytes |
-//! | version | u32, 1 |
+//! | version | u32, 2; what is marked with * is not there in version 1 |
 //! | model | text: for people |
 //! | fingerprint | u64, tells models apart |
 //! | layers | u32; then for each its number, u32, and how many neurons it has, u32 |
@@ -21,12 +21,14 @@
 //! | – fingerprint | u64, tells texts apart |
 //! | – length | u64, tokens of the text that are to be counted |
 //! | – position | u64, tokens of it that were passed, counted or not. Less than the length if counting goes on there |
+//! | – context * | u64, tokens that were computed together from an empty context; 0: not known |
 //! | – tokens | u64, tokens that were counted |
 //! | – for each layer | how often each neuron fired, u64 each; the sum of each neuron's absolute values, f64 each |
 //! | checksum | u64, FNV-1a of all bytes before |
 
 mod counts;
 mod file;
+mod import;
 
 pub use counts::{Counts, LayerCounts};
 pub use file::fingerprint;
@@ -88,6 +90,8 @@ pub struct TextProfile {
     pub length: u64,
     /// Tokens passed. Counting goes on here if this is less than `length`.
     pub position: u64,
+    /// Tokens that were computed together from an empty context, on which counts depend; 0 if it is not known.
+    pub context: u64,
     /// What was counted.
     pub counts: Counts,
 }
@@ -129,7 +133,7 @@ impl Profile {
     /// Adds a text of which nothing was counted yet, and returns its place.
     pub fn begin(&mut self, name: impl Into<String>, fingerprint: u64, length: u64) -> usize {
         let counts = Counts::new(&self.shape);
-        self.texts.push(TextProfile { name: name.into(), fingerprint, length, position: 0, counts });
+        self.texts.push(TextProfile { name: name.into(), fingerprint, length, position: 0, context: 0, counts });
         self.texts.len() - 1
     }
 
