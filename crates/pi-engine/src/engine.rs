@@ -30,6 +30,8 @@ pub(crate) struct Inner {
     pub model: Model,
     pub tokenizer: Arc<dyn Tokenizer>,
     pub device: Arc<dyn Device>,
+    /// Runs what is no operator of the device.
+    pub exec: Arc<dyn Executor>,
     pub check: bool,
     warnings: Vec<String>,
 }
@@ -75,6 +77,7 @@ impl Engine {
                 model,
                 tokenizer: inner.tokenizer.clone(),
                 device: inner.device.clone(),
+                exec: inner.exec.clone(),
                 check: inner.check,
                 warnings: inner.warnings.clone(),
             }),
@@ -280,7 +283,7 @@ impl EngineBuilder {
                 ),
             });
         }
-        let inner = Inner { config, arch, model, tokenizer, device, check: self.check, warnings };
+        let inner = Inner { config, arch, model, tokenizer, device, exec, check: self.check, warnings };
         Ok(Engine { inner: Arc::new(inner) })
     }
 }

@@ -47,7 +47,7 @@ pub use error::{Error, Result};
 pub use generate::{GenerateOptions, Generated, Sink, StopReason};
 pub use inspect::{ModelReport, inspect};
 pub use layer::{Layer, LayerStep, Observer};
-pub use predictors::{Predictors, THRESHOLD, THRESHOLDS};
+pub use predictors::{KINDS, MARGINS, Predictors, THRESHOLD, THRESHOLDS};
 pub use sampler::{Sampler, SamplingParams};
 pub use session::{Session, SessionOptions, Stats, StepToken};
 pub use source::WeightSource;

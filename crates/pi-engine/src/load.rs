@@ -6,7 +6,7 @@ use crate::{
     config::{ModelConfig, NormKind},
     layer::Layer,
     positions::Positions,
-    predictors::{Parts, Predictors},
+    predictors::{Parts, Predictors, gate},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
 };
@@ -255,7 +255,7 @@ impl Loader<'_> {
             norm2,
             ffn: device.sparse_ffn(&ffn, &NeuronSet::all(c.neurons))?,
             predictor,
-            gate_bytes: ffn.gate.as_ref().unwrap_or(&ffn.up).size_bytes() as u64,
+            gate: gate(&ffn).0.clone(),
         };
         Ok((layer, bytes))
     }

@@ -7,6 +7,7 @@ use crate::{
     source::{Reader, WeightSource},
 };
 use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor};
+use pi_gguf::FromValue;
 use pi_predictor::{Oracle, Sign};
 use std::{fmt, sync::Arc};
 
@@ -14,9 +15,9 @@ use std::{fmt, sync::Arc};
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Predictors {
-    /// Those of the model's file: `blk.N.fc1.weight` and `blk.N.fc2.weight`.
+    /// Those of the model's file: `blk.N.fc1.weight` and `blk.N.fc2.weight`, or what [`KINDS`] says.
     File {
-        /// What an output has to reach. `None`: what the file says ([`THRESHOLDS`] for each layer, or [`THRESHOLD`]), or 0.
+        /// What an output of matrices has to reach. `None`: what the file says ([`THRESHOLDS`] for each layer, or [`THRESHOLD`]), or 0.
         threshold: Option<f32>,
     },
     /// Those of another file, as [`File`](Self::File) otherwise: predictors that were trained for a model lie beside it.
@@ -60,6 +61,11 @@ impl fmt::Debug for Predictors {
 pub const THRESHOLD: &str = "powerinfer.sparse_threshold";
 /// The key of a file's thresholds, one per layer.
 pub const THRESHOLDS: &str = "pi.predictor.thresholds";
+/// The key of the kinds of a file's predictors, one per layer: `mlp`, `sign`, or `exact` for none. Without it, layers that have
+/// matrices have `mlp`.
+pub const KINDS: &str = "pi.predictor.kinds";
+/// The key of the margins of a file's predictors, one per layer; only those of `sign` ([`Sign::new`]) mean something.
+pub const MARGINS: &str = "pi.predictor.margins";
 
 /// What one layer's predictor is made of.
 pub(crate) struct Parts<'a> {
@@ -78,13 +84,13 @@ impl Predictors {
     /// If matrices do not fit the layer, or a setting is out of range.
     pub(crate) fn layer(&self, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
         let found: Arc<dyn Predictor> = match self {
-            Self::File { threshold } => match mlp(parts.reader, *threshold, i, parts)? {
+            Self::File { threshold } => match filed(parts.reader, *threshold, i, parts)? {
                 Some(found) => found,
                 None => return Ok(None),
             },
             Self::Beside { source, threshold } => {
                 let reader = Reader { source: &**source, check: parts.reader.check };
-                match mlp(&reader, *threshold, i, parts)? {
+                match filed(&reader, *threshold, i, parts)? {
                     Some(found) => found,
                     None => return Ok(None),
                 }
@@ -131,6 +137,24 @@ fn fits(layer: usize, p: &dyn Predictor, want: (usize, usize)) -> Result<()> {
 }
 
 /// The predictor of a file.
+fn filed(
+    reader: &Reader<'_>,
+    threshold: Option<f32>,
+    i: usize,
+    parts: &Parts<'_>,
+) -> Result<Option<Arc<dyn Predictor>>> {
+    match per_layer::<&str>(reader.source, KINDS, i)? {
+        None | Some("mlp") => mlp(reader, threshold, i, parts),
+        Some("exact") => Ok(None),
+        Some("sign") => {
+            let margin = per_layer::<f32>(reader.source, MARGINS, i)?.unwrap_or(0.0);
+            Ok(Some(Arc::new(Sign::new(gate(parts.ffn).0, margin, parts.exec.clone())?)))
+        }
+        Some(other) => Err(config(reader.source, KINDS, "mlp, sign or exact for each layer", format!("'{other}'"))),
+    }
+}
+
+/// The matrices of a file.
 fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
     let threshold = threshold.map_or_else(|| stated(reader.source, i), Ok)?;
     let [name1, name2] = &parts.names;
@@ -148,7 +172,7 @@ fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>)
 }
 
 /// The matrix whose sign decides whether a neuron fires, and its bias.
-fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
+pub(crate) fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
     match &ffn.gate {
         Some(gate) if ffn.gating != Gating::UpOnly => (gate, ffn.gate_bias.clone()),
         _ => (&ffn.up, ffn.up_bias.clone()),
@@ -157,14 +181,26 @@ fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
 
 /// The threshold that a file states for a layer.
 fn stated(source: &dyn WeightSource, layer: usize) -> Result<f32> {
-    let meta = source.metadata();
-    if let Some(all) = meta.get::<Vec<f32>>(THRESHOLDS)? {
-        return all.get(layer).copied().ok_or_else(|| Error::Config {
-            path: meta.path().display().to_string(),
-            key: THRESHOLDS.into(),
-            expected: "a number for each layer".into(),
-            got: format!("{} numbers", all.len()),
-        });
+    match per_layer(source, THRESHOLDS, layer)? {
+        Some(threshold) => Ok(threshold),
+        None => Ok(source.metadata().get::<f32>(THRESHOLD)?.unwrap_or(0.0)),
     }
-    Ok(meta.get::<f32>(THRESHOLD)?.unwrap_or(0.0))
+}
+
+/// A layer's value of a key that has one for each.
+fn per_layer<'a, T: FromValue<'a> + Copy>(
+    source: &'a dyn WeightSource,
+    key: &'static str,
+    layer: usize,
+) -> Result<Option<T>> {
+    let Some(all) = source.metadata().get::<Vec<T>>(key)? else { return Ok(None) };
+    match all.get(layer) {
+        Some(one) => Ok(Some(*one)),
+        None => Err(config(source, key, "a value for each layer", format!("{} values", all.len()))),
+    }
+}
+
+fn config(source: &dyn WeightSource, key: &str, expected: &str, got: String) -> Error {
+    let path = source.metadata().path().display().to_string();
+    Error::Config { path, key: key.into(), expected: expected.into(), got }
 }

@@ -31,6 +31,7 @@
 
 mod mlp;
 mod oracle;
+mod popcount;
 pub mod profile;
 mod sign;
 #[cfg(feature = "train")]
@@ -39,4 +40,4 @@ mod words;
 
 pub use mlp::Mlp;
 pub use oracle::Oracle;
-pub use sign::Sign;
+pub use sign::{Sign, pack_signs};

@@ -4,7 +4,7 @@
 //! packed once, one bit each; for a token the signs of its input are packed, and the negative products of a neuron are the
 //! bits in which the two differ.
 
-use crate::words::Words;
+use crate::{popcount::Counter, words::Words};
 use pi_core::{ActiveSet, Error, Executor, Hidden, Limits, Matrix, Predictor, PredictorRun, Result};
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ pub struct Sign {
     neurons: usize,
     /// Most negative products of a neuron that is marked.
     most: u32,
+    counter: Counter,
     exec: Arc<dyn Executor>,
 }
 
@@ -42,29 +43,36 @@ impl Sign {
         let mut row = vec![0.0; dim];
         for (neuron, signs) in signs.chunks_exact_mut(words.max(1)).enumerate() {
             decode(view.row(neuron), &mut row);
-            pack(&row, signs);
+            pack_signs(&row, signs);
         }
         let most = ((0.5 + f64::from(margin)) * dim as f64).floor() as u32;
-        Ok(Self { signs, words, dim, neurons, most, exec })
+        Ok(Self { signs, words, dim, neurons, most, counter: Counter::best(), exec })
+    }
+
+    /// Words of packed signs of one input.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// How many products of each neuron are negative for an input whose signs are `x` ([`pack_signs`]). Margins compare with
+    /// their share of all products.
+    pub fn negatives(&self, x: &[u64], out: &mut [u32]) {
+        self.counter.differing(&self.signs, x, out);
     }
 
     fn marks(&self, x: &[u64], first: usize) -> u64 {
-        let rows = self.signs[first * self.words..].chunks_exact(self.words).take(64);
-        rows.enumerate().fold(0, |bits, (i, row)| bits | u64::from(differing(row, x) <= self.most) << i)
+        let mut counts = [0; 64];
+        let n = (self.neurons - first).min(64);
+        self.counter.differing(&self.signs[first * self.words..], x, &mut counts[..n]);
+        counts[..n].iter().enumerate().fold(0, |bits, (i, n)| bits | u64::from(*n <= self.most) << i)
     }
 }
 
-/// Signs of numbers, 64 to a word.
-fn pack(numbers: &[f32], words: &mut [u64]) {
+/// Signs of numbers, 64 to a word, 1 for negative ones. Words beyond the numbers stay as they are.
+pub fn pack_signs(numbers: &[f32], words: &mut [u64]) {
     for (numbers, word) in numbers.chunks(64).zip(words) {
         *word = numbers.iter().enumerate().fold(0, |bits, (i, v)| bits | u64::from(v.is_sign_negative()) << i);
     }
-}
-
-/// Bits in which two rows differ.
-#[inline]
-fn differing(a: &[u64], b: &[u64]) -> u32 {
-    a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
 }
 
 impl Predictor for Sign {
@@ -117,7 +125,7 @@ impl PredictorRun for Run {
             });
         };
         for (row, signs) in x.host()?.chunks_exact(op.dim).zip(signs.chunks_exact_mut(op.words)) {
-            pack(row, signs);
+            pack_signs(row, signs);
         }
         let (signs, words) = (&*signs, op.neurons.div_ceil(64));
         marks.fill(&*op.exec, active.marks(tokens)?, words, |t, word| {

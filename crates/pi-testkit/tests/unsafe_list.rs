@@ -6,9 +6,10 @@ use std::{
 };
 
 /// Every file that may contain unsafe code, and why it must.
-const LIST: [(&str, &str); 8] = [
+const LIST: [(&str, &str); 9] = [
     ("crates/pi-engine/tests/no_alloc.rs", "a global allocator that counts"),
     ("crates/pi-gguf/src/mmap.rs", "maps model files"),
+    ("crates/pi-predictor/src/popcount.rs", "calls code for CPUs that count bits, after asking the CPU"),
     ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/attention.rs", "AVX2 instructions, called after asking the CPU"),
     ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/encode.rs", "AVX2 instructions"),
     ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/lanes.rs", "AVX2 loads and stores"),
