@@ -14,7 +14,7 @@ use crate::{
     train::{
         flags::{CONTEXT, MEANINGLESS, TrainingFlags, refuse_meaningless},
         report,
-        state::State,
+        state::{self, State},
         work,
     },
     writing::quant_type,
@@ -104,6 +104,15 @@ impl PrepareFlags {
 /// # Errors
 /// Whatever keeps it from doing that.
 pub fn prepare(flags: &PrepareFlags) -> Result {
+    let done = steps(flags);
+    let folder = state::folder(&flags.output);
+    if matches!(done, Err(Failure::Work(_))) && folder.is_dir() {
+        say(&format!("what is done lies in {}: the same command goes on from there, else remove it", folder.display()));
+    }
+    done
+}
+
+fn steps(flags: &PrepareFlags) -> Result {
     let failure = |e: Error| Failure::engine(&e, &flags.model);
     let source = File::open(&flags.model).map_err(|e| failure(e.into()))?;
     flags.check(&source)?;
@@ -119,6 +128,8 @@ pub fn prepare(flags: &PrepareFlags) -> Result {
     let texts = flags.training.read(&engine, &flags.engine)?;
     let options = flags.training.options(&engine, &flags.engine, predictor_type(flags, &engine));
     let state = State::new(&flags.output, model, flags.engine.kv_types(), &options, &texts.train);
+
+    pi_engine::train::check(&engine, texts.train.len(), &options).map_err(failure)?;
 
     let counted = count::count(flags, &engine, &texts, model, &state, &interrupt)?;
     let Some(mut profile) = counted else { return stopped() };

@@ -58,7 +58,7 @@ pub struct TrainOptions {
 impl Default for TrainOptions {
     fn default() -> Self {
         Self {
-            samples: 40_000,
+            samples: 50_000,
             context: 512,
             batch: 512,
             memory: 2 << 30,
@@ -144,10 +144,8 @@ pub fn train(
     known: Vec<Choice>,
     progress: &mut (dyn FnMut(Progress<'_>) -> ControlFlow<()> + Send),
 ) -> Result<Trained> {
-    check(engine, options)?;
     let c = engine.config();
-    let plan = Plan::new(engine, text.len(), options)?;
-    let at_once = choose::at_once(&plan, c.layers, options.memory)?;
+    let (plan, at_once) = plan(engine, text.len(), options)?;
     let mut layers: Vec<Option<Choice>> = (0..c.layers).map(|_| None).collect();
     for choice in known.into_iter().filter(|choice| fits(choice, c, options)) {
         let layer = choice.layer;
@@ -170,6 +168,22 @@ pub fn train(
     Ok(Trained { layers, settled, ty: options.ty, about: file::About::new(engine) })
 }
 
+/// Whether a training with a text of `text` tokens can begin: what [`train`] would refuse at once is refused without any work.
+///
+/// # Errors
+/// If the model has no idle neurons, the text is too short, or a setting is out of range.
+pub fn check(engine: &Engine, text: usize, options: &TrainOptions) -> Result<()> {
+    plan(engine, text, options).map(drop)
+}
+
+/// What will be collected, and how many layers at a time.
+fn plan(engine: &Engine, text: usize, options: &TrainOptions) -> Result<(Plan, usize)> {
+    check_options(engine, options)?;
+    let plan = Plan::new(engine, text, options)?;
+    let at_once = choose::at_once(&plan, engine.config().layers, options.memory)?;
+    Ok((plan, at_once))
+}
+
 /// Whether a layer of an earlier run can be used: it is of this model's shape, and has the kinds asked for.
 fn fits(choice: &Choice, c: &ModelConfig, options: &TrainOptions) -> bool {
     let shape = |candidate: &Candidate| match &candidate.form {
@@ -180,7 +194,7 @@ fn fits(choice: &Choice, c: &ModelConfig, options: &TrainOptions) -> bool {
     choice.layer < c.layers && choice.candidates.iter().all(shape) && options.kinds.iter().all(has)
 }
 
-fn check(engine: &Engine, options: &TrainOptions) -> Result<()> {
+fn check_options(engine: &Engine, options: &TrainOptions) -> Result<()> {
     let c = engine.config();
     if !engine.sparsity().is_on() || !engine.sparsity().predictors.is_empty() {
         let got = engine.sparsity();

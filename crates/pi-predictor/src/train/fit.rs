@@ -26,7 +26,7 @@ pub struct FitOptions {
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self { rank: 64, epochs: 6, batch: 128, rate: 2e-3, weight: 0.35, magnitude: 0.7, seed: 1 }
+        Self { rank: 64, epochs: 8, batch: 128, rate: 2e-3, weight: 0.35, magnitude: 0.7, seed: 1 }
     }
 }
 
