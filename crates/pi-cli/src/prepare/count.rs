@@ -14,8 +14,9 @@ use crate::{
 };
 use pi_engine::{
     Engine, Error,
-    pi_predictor::profile::Profile,
+    pi_predictor::profile::{Profile, TextProfile},
     profile::{Profiler, load, save},
+    train::TrainOptions,
 };
 use std::time::{Duration, Instant};
 
@@ -29,13 +30,13 @@ const SAVE: Duration = Duration::from_secs(10);
 pub fn count(
     flags: &PrepareFlags,
     engine: &Engine,
+    options: &TrainOptions,
     texts: &Texts,
     model: u64,
     state: &State,
     interrupt: &Interrupt,
 ) -> Result<Option<Profile>> {
     let failure = |e: Error| Failure::engine(&e, &flags.model);
-    let options = flags.training.options(engine, &flags.engine, pi_engine::pi_core::QuantType::F16);
     let mut profiler = Profiler::new(engine, options.context, options.batch).map_err(failure)?;
     let of_file = || flags.output.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let name = engine.config().name.as_deref().map_or_else(of_file, Into::into);
@@ -43,9 +44,7 @@ pub fn count(
     let path = state.profile();
     // what an earlier run left of another model or text is of no use
     let earlier = load(&path).ok().filter(|old| {
-        let known = |t: &pi_engine::pi_predictor::profile::TextProfile| {
-            texts.all.iter().any(|n| n.fingerprint == t.fingerprint)
-        };
+        let known = |t: &TextProfile| texts.all.iter().any(|n| n.fingerprint == t.fingerprint);
         old.expect_model(model, fresh.shape()).is_ok() && old.texts().iter().all(known)
     });
     let mut profile = earlier.unwrap_or(fresh);

@@ -11,7 +11,7 @@ use pi_engine::{
     Engine, Error, Sparsity,
     evaluate::{Comparison, EvaluateOptions, Evaluation, evaluate},
     pi_core::text::TokenId,
-    train::{Timing, Trained, decode_speeds},
+    train::{Timing, TrainOptions, Trained, decode_speeds},
 };
 use serde_json::{Value, json};
 use std::{fmt::Write, fs, ops::ControlFlow};
@@ -37,7 +37,13 @@ pub struct Measured {
 ///
 /// # Errors
 /// If a model cannot be loaded or run.
-pub fn measure(flags: &PrepareFlags, exact: &Engine, trained: &Trained, kept: &[TokenId]) -> Result<Measured> {
+pub fn measure(
+    flags: &PrepareFlags,
+    exact: &Engine,
+    options: &TrainOptions,
+    trained: &Trained,
+    kept: &[TokenId],
+) -> Result<Measured> {
     let failure = |e: Error| Failure::engine(&e, &flags.output);
     let dense = load_as(&flags.engine, Sparsity::Off, &flags.model)?;
     let bytes = |path| fs::metadata(path).map_or(0, |m| m.len());
@@ -48,7 +54,6 @@ pub fn measure(flags: &PrepareFlags, exact: &Engine, trained: &Trained, kept: &[
     }
     let engines: Vec<&Engine> = ways.iter().map(|w| &w.2).collect();
     let speeds = decode_speeds(&engines, kept).map_err(failure)?;
-    let options = flags.training.options(exact, &flags.engine, pi_engine::pi_core::QuantType::F16);
     let settings = EvaluateOptions { context: options.context, batch: options.batch, ..EvaluateOptions::default() };
     let mut rows = Vec::new();
     for ((what, bytes, engine), speed) in ways.into_iter().zip(speeds) {

@@ -125,13 +125,13 @@ fn steps(flags: &PrepareFlags) -> Result {
     introduce(&engine, &base);
     let file = File::open(&base).map_err(|e| failure(e.into()))?;
     let model = model_fingerprint(&file, engine.config().activation);
-    let texts = flags.training.read(&engine, &flags.engine)?;
     let options = flags.training.options(&engine, &flags.engine, predictor_type(flags, &engine));
+    let texts = flags.training.read(&engine, options.context)?;
     let state = State::new(&flags.output, model, flags.engine.kv_types(), &options, &texts.train);
 
     pi_engine::train::check(&engine, texts.train.len(), &options).map_err(failure)?;
 
-    let counted = count::count(flags, &engine, &texts, model, &state, &interrupt)?;
+    let counted = count::count(flags, &engine, &options, &texts, model, &state, &interrupt)?;
     let Some(mut profile) = counted else { return stopped() };
     let done = work::work(&engine, &texts.train, &texts.kept, &options, &state, &interrupt, failure)?;
     let Some(trained) = done else { return stopped() };
@@ -142,7 +142,7 @@ fn steps(flags: &PrepareFlags) -> Result {
     profile.fingerprint = model_fingerprint(&written, engine.config().activation);
     save(&profile, &flags.profile()).map_err(failure)?;
 
-    let measured = measure::measure(flags, &engine, &trained, &texts.kept)?;
+    let measured = measure::measure(flags, &engine, &options, &trained, &texts.kept)?;
     drop(file);
     state.remove();
     let (mut out, seconds) = (Output::new(), begun.elapsed().as_secs_f64());

@@ -102,11 +102,11 @@ impl TrainingFlags {
         options
     }
 
-    /// The tokens of the texts.
+    /// The tokens of the texts, of which some windows of `context` tokens are kept back unless there is a text for that.
     ///
     /// # Errors
     /// If a file cannot be read, or has what the vocabulary has no tokens for.
-    pub fn read(&self, engine: &Engine, flags: &EngineFlags) -> Result<Texts> {
+    pub fn read(&self, engine: &Engine, context: usize) -> Result<Texts> {
         let read = |path: &PathBuf| -> Result<Text> {
             let bytes = prompt::read(path)?;
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -120,7 +120,7 @@ impl TrainingFlags {
                 train.extend(all.iter().flat_map(|t| &t.tokens));
                 kept = read(path)?.tokens;
             }
-            None => all.iter().for_each(|t| split(&t.tokens, window(flags, engine), &mut train, &mut kept)),
+            None => all.iter().for_each(|t| split(&t.tokens, context, &mut train, &mut kept)),
         }
         Ok(Texts { all, train, kept })
     }

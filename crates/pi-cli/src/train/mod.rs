@@ -75,8 +75,8 @@ pub fn run(flags: &TrainFlags) -> Result {
     flags.training.check_output(&flags.output, &flags.model)?;
     let engine = load_as(&flags.engine, Sparsity::Exact, &flags.model)?;
     introduce(&engine, &flags.model);
-    let texts = flags.training.read(&engine, &flags.engine)?;
     let options = flags.training.options(&engine, &flags.engine, flags.ty);
+    let texts = flags.training.read(&engine, options.context)?;
     let file = File::open(&flags.model).map_err(|e| failure(e.into()))?;
     let model = model_fingerprint(&file, engine.config().activation);
     let state = State::new(&flags.output, model, flags.engine.kv_types(), &options, &texts.train);

@@ -165,7 +165,7 @@ mod tests {
         let curve = Curve::of_signs(&sign(0.0), &signs, &samples).unwrap();
         assert_eq!((curve.points().len(), curve.points()[0].share), (dim + 1, 1.0));
         let better = curve.points().iter().find(|p| p.share < 0.7).unwrap();
-        assert!(better.recall > better.share + 0.1, "{better:?}");
+        assert!(better.magnitude > better.share + 0.05, "{better:?}");
         for point in curve.points() {
             let mut run = sign(-point.threshold).open(&Limits { tokens, sequences: 1, context: 1 }).unwrap();
             let (mut h, mut x) = (Hidden::new(tokens, dim), Hidden::new(tokens, dim));
