@@ -17,6 +17,7 @@
 //! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
 //! | `train` | `pi train-predictor`: predictors for a model |
+//! | `prepare` | `pi prepare`: types, profile and predictors in one go |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `convert`, `quantize` | `pi convert`, `pi quantize`: write models from checkpoints, and with other number types |
 //! | `writing` | what these two share: progress, and the summary |
@@ -43,6 +44,7 @@ mod machine;
 mod output;
 mod perplexity;
 mod predictor;
+mod prepare;
 mod profile;
 mod progress;
 mod prompt;
@@ -91,6 +93,8 @@ enum Command {
     Synth(Box<synth::SynthFlags>),
     /// Train predictors of active neurons for a model
     TrainPredictor(Box<train::TrainFlags>),
+    /// Make a model faster: quantise, transpose, profile, train predictors, and measure what that did
+    Prepare(Box<prepare::PrepareFlags>),
     /// Make a model file from a Hugging Face checkpoint
     Convert(convert::ConvertFlags),
     /// Write a model with other number types
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Synth(flags) => synth::synth(&flags),
         Command::TrainPredictor(flags) => train::run(&flags),
+        Command::Prepare(flags) => prepare::prepare(&flags),
         Command::Convert(flags) => convert::convert(&flags),
         Command::Quantize(flags) => quantize::quantize(&flags),
     };

@@ -27,7 +27,13 @@ fn trained_predictors_are_used_from_a_file_beside_the_model_and_from_one_with_it
     let report = object(&train(&demo(), &beside, &format!("{QUICK} --json")));
     let layers = report["layers"].as_array().unwrap();
     assert_eq!(layers.len(), 6);
-    assert!(layers.iter().any(|l| l["kind"] == "mlp"), "{report}");
+    assert!(layers.iter().any(|l| l["kind"] != "exact"), "{report}");
+    for layer in layers.iter().filter(|l| l["kind"] != "exact") {
+        for share in ["recall", "magnitude_recall", "predicted_share", "size_of_weights", "time_share"] {
+            assert!((0.0..=1.0).contains(&layer[share].as_f64().unwrap()), "{share} of {layer}");
+        }
+        assert!(layer["time_share"].as_f64().unwrap() > 0.0 && layer["kl_alone"].as_f64().is_some(), "{layer}");
+    }
     assert!(report["marked_share"].as_f64().unwrap() < 1.0 && report["ppl_growth"].as_f64().unwrap() <= 1.0);
     let marked = |model: &Path, more: &[&Path]| {
         let words = ["run", "--json", "-p", "Once upon", "-n", "8", "--temp", "0", "--sparsity", "predictor", "-m"];
@@ -62,15 +68,20 @@ fn what_cannot_be_written_or_trained_is_said_at_once() {
         (folder.path().to_path_buf(), "", 1, "it is a folder"),
         (folder.path().join("nowhere/out.gguf"), "", 1, "its folder is not there"),
         (output.clone(), "--sparsity exact", 2, "--sparsity means nothing here"),
+        (output.clone(), "--margin 0.1", 2, "--margin means nothing here"),
+        (output.clone(), "--predictor sign", 2, "--predictor means nothing here"),
+        (output.clone(), "--kinds oracle", 2, "expected mlp or sign"),
+        (output.clone(), "--memory 1 --samples 5000", 1, "memory: expected at least "),
         (output.clone(), "--rank 33 --type q4_0", 1, "a multiple of 32"),
         (output.clone(), "--activation silu", 1, "never exactly 0"),
-        (output, "--type q9", 2, "known are"),
+        (output, "--type q9", 2, "known: "),
     ] {
         let said = train(
             &model,
             &output,
             &format!("{QUICK} {more}")
-                .replace("--rank 32 --loss", if more.contains("--rank") { "--loss" } else { "--rank 32 --loss" }),
+                .replace("--rank 32 --loss", if more.contains("--rank") { "--loss" } else { "--rank 32 --loss" })
+                .replace("--samples 600", if more.contains("--samples") { "" } else { "--samples 600" }),
         );
         assert_eq!(
             (said.code, said.err.contains(expected)),
@@ -81,4 +92,39 @@ fn what_cannot_be_written_or_trained_is_said_at_once() {
         );
     }
     assert!(fs::read(&model).unwrap() == before, "the model is as it was");
+}
+
+/// Matrices that are larger than the gate cannot pay. What was trained is not lost, and the user is told where it is; what is damaged
+/// of it does not stop the next run.
+#[test]
+fn what_an_earlier_run_left_is_named_used_and_made_again_where_it_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.gguf");
+    let wide = "--samples 200 --epochs 1 --rank 512 --kinds mlp --loss 100 -c 64 -b 48";
+    let said = train(&demo(), &output, wide);
+    let partial = folder.path().join("out.gguf.partial");
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for part in ["no predictors within 100 % of the perplexity pay", &partial.display().to_string(), "else remove it"] {
+        assert!(said.err.contains(part), "{part}: {}", said.err);
+    }
+    let layer = partial.join("layer-3.gguf");
+    fs::write(&layer, &fs::read(&layer).unwrap()[..1000]).unwrap();
+    let said = train(&demo(), &output, wide);
+    assert!(said.err.contains("layer-3.gguf: left by an earlier run and damaged; it is made again"), "{}", said.err);
+    assert!(said.err.contains("5 of 6 layers are there from an earlier run"), "{}", said.err);
+    // other options, other layers; and at the end nothing is left
+    let said = train(&demo(), &output, QUICK);
+    assert_eq!((said.code, partial.exists()), (Some(0), false), "{}", said.err);
+    assert!(!said.err.contains("earlier run"), "{}", said.err);
+}
+
+#[test]
+fn options_that_mean_nothing_are_not_shown() {
+    for command in ["train-predictor", "prepare"] {
+        let help = call([command, "--help"]).out;
+        assert!(help.contains("--eval-text") && help.contains("--threads"), "{help}");
+        for option in ["--sparsity <", "--predictor <", "--predictor-file <", "--threshold <", "--margin <"] {
+            assert!(!help.contains(option), "{command}: {option}");
+        }
+    }
 }

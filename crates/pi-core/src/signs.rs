@@ -6,13 +6,13 @@ pub struct SignKernels {
     /// Signs of numbers, 64 to a word, the first in the lowest bit: 1 where the sign bit is set. Words are filled as far as
     /// there are numbers; bits beyond the last one are 0.
     pub pack: fn(numbers: &[f32], words: &mut [u64]),
-    /// For rows of `x.len()` words, 64 rows at most: bit `i` is set if row `i` differs from `x` in at most `most` bits.
-    pub near: fn(rows: &[u64], x: &[u64], most: u32) -> u64,
+    /// In how many bits each row of `x.len()` words differs from `x`: as many rows as there is room for in `out`.
+    pub differing: fn(rows: &[u64], x: &[u64], out: &mut [u32]),
 }
 
 impl SignKernels {
     /// Plain code for any CPU.
-    pub const PLAIN: Self = Self { pack, near };
+    pub const PLAIN: Self = Self { pack, differing };
 }
 
 impl Default for SignKernels {
@@ -29,12 +29,11 @@ pub fn pack(numbers: &[f32], words: &mut [u64]) {
     }
 }
 
-/// See [`SignKernels::near`]. Inlined, so that callers compile it for the instructions they have.
+/// See [`SignKernels::differing`]. Inlined, so that callers compile it for the instructions they have.
 #[inline(always)]
-pub fn near(rows: &[u64], x: &[u64], most: u32) -> u64 {
-    let rows = rows.chunks_exact(x.len().max(1)).take(64);
-    rows.enumerate().fold(0, |bits, (i, row)| {
-        let differing: u64 = row.iter().zip(x).map(|(a, b)| u64::from((a ^ b).count_ones())).sum();
-        bits | u64::from(differing <= u64::from(most)) << i
-    })
+pub fn differing(rows: &[u64], x: &[u64], out: &mut [u32]) {
+    for (row, out) in rows.chunks_exact(x.len().max(1)).zip(out) {
+        let bits: u64 = row.iter().zip(x).map(|(a, b)| u64::from((a ^ b).count_ones())).sum();
+        *out = bits as u32;
+    }
 }

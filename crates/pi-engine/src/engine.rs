@@ -31,6 +31,8 @@ pub(crate) struct Inner {
     pub model: Model,
     pub tokenizer: Arc<dyn Tokenizer>,
     pub device: Arc<dyn Device>,
+    /// Runs what is no operator of the device.
+    pub exec: Arc<dyn Executor>,
     pub check: bool,
     warnings: Vec<String>,
 }
@@ -76,6 +78,7 @@ impl Engine {
                 model,
                 tokenizer: inner.tokenizer.clone(),
                 device: inner.device.clone(),
+                exec: inner.exec.clone(),
                 check: inner.check,
                 warnings: inner.warnings.clone(),
             }),
@@ -292,7 +295,7 @@ impl EngineBuilder {
         }
         // rows of numbers are made where most of the work on them is done; they are on the host as well
         let device = self.accelerator.map_or(device, |(accelerator, _)| accelerator);
-        let inner = Inner { config, arch, model, tokenizer, device, check: self.check, warnings };
+        let inner = Inner { config, arch, model, tokenizer, device, exec, check: self.check, warnings };
         Ok(Engine { inner: Arc::new(inner) })
     }
 }

@@ -2,7 +2,7 @@
 
 mod predictors;
 
-pub use predictors::{LayerPredictor, PredictorReport, is_predictors};
+pub use predictors::{LayerPredictor, PredictorForm, PredictorReport, is_predictors};
 
 use crate::{
     Sparsity, SparsityReport,

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use pi_core::{
-    ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, OpStats, Predictor, PredictorRun,
+    ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, Matrix, OpStats, Predictor, PredictorRun,
     SparseFfn, Write,
 };
 use std::sync::Arc;
@@ -15,9 +15,9 @@ pub struct Layer {
     pub(crate) norm2: Arc<dyn Dense>,
     pub(crate) ffn: Arc<dyn SparseFfn>,
     pub(crate) predictor: Option<Arc<dyn Predictor>>,
-    /// Bytes of the matrix that says which neurons fire: what a predictor saves reading.
+    /// The matrix that says which neurons fire: what a predictor saves reading.
     #[cfg_attr(not(feature = "train"), expect(dead_code))]
-    pub(crate) gate_bytes: u64,
+    pub(crate) gate: Matrix,
 }
 
 /// What a session keeps for a layer.

@@ -9,7 +9,7 @@ use crate::{
     likeness,
     plan::{LayerPlan, Plan, Side},
     positions::Positions,
-    predictors::{Parts, Predictors},
+    predictors::{Parts, Predictors, gate},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
 };
@@ -292,7 +292,7 @@ impl Loader<'_> {
             norm2,
             ffn: self.split(&ffn, &plan.hot, device)?,
             predictor,
-            gate_bytes: ffn.gate.as_ref().unwrap_or(&ffn.up).size_bytes() as u64,
+            gate: gate(&ffn).0.clone(),
         };
         Ok((layer, bytes))
     }

@@ -7,6 +7,7 @@ use crate::{
     source::{Reader, WeightSource},
 };
 use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor};
+use pi_gguf::FromValue;
 use pi_predictor::{Oracle, Sign};
 use std::{fmt, sync::Arc};
 
@@ -14,9 +15,9 @@ use std::{fmt, sync::Arc};
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Predictors {
-    /// Those of the model's file: `blk.N.fc1.weight` and `blk.N.fc2.weight`.
+    /// Those of the model's file: `blk.N.fc1.weight` and `blk.N.fc2.weight`, or what [`KINDS`] says.
     File {
-        /// What an output has to reach. `None`: what the file says ([`THRESHOLDS`] for each layer, or [`THRESHOLD`]), or 0.
+        /// What an output of matrices has to reach. `None`: what the file says ([`THRESHOLDS`] for each layer, or [`THRESHOLD`]), or 0.
         threshold: Option<f32>,
     },
     /// Those of another file, as [`File`](Self::File) otherwise: predictors that were trained for a model lie beside it.
@@ -60,6 +61,11 @@ impl fmt::Debug for Predictors {
 pub const THRESHOLD: &str = "powerinfer.sparse_threshold";
 /// The key of a file's thresholds, one per layer.
 pub const THRESHOLDS: &str = "pi.predictor.thresholds";
+/// The key of the kinds of a file's predictors, one per layer: `mlp`, `sign`, or `exact` for none. Without it, layers that have
+/// matrices have `mlp`.
+pub const KINDS: &str = "pi.predictor.kinds";
+/// The key of the margins of a file's predictors, one per layer; only those of `sign` ([`Sign::new`]) mean something.
+pub const MARGINS: &str = "pi.predictor.margins";
 /// `general.architecture` of a file of predictors.
 pub(crate) const ARCHITECTURE: &str = "pi.predictor";
 /// The key of what a file of predictors knows of its model's weights. See [`crate::likeness`].
@@ -90,21 +96,18 @@ impl Predictors {
     /// If matrices do not fit the layer, or a setting is out of range.
     pub(crate) fn layer(&self, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
         let found: Arc<dyn Predictor> = match self {
-            Self::File { threshold } => match mlp(parts.reader, *threshold, i, parts)? {
+            Self::File { threshold } => match filed(parts.reader, *threshold, i, parts)? {
                 Some(found) => found,
                 None => return Ok(None),
             },
             Self::Beside { source, threshold } => {
                 let reader = Reader { source: &**source, check: parts.reader.check };
-                match mlp(&reader, *threshold, i, parts)? {
+                match filed(&reader, *threshold, i, parts)? {
                     Some(found) => found,
                     None => return Ok(None),
                 }
             }
-            Self::Sign { margin } => {
-                let sign = Sign::new(gate(parts.ffn).0, *margin, parts.exec.clone())?;
-                Arc::new(sign.with_kernels(parts.device.signs()))
-            }
+            Self::Sign { margin } => Arc::new(sign(gate(parts.ffn).0, *margin, parts.device, parts.exec)?),
             Self::Oracle => {
                 let (weight, bias) = gate(parts.ffn);
                 let linear = parts.device.linear(&LinearSpec { weight: weight.clone(), bias })?;
@@ -146,6 +149,36 @@ fn fits(layer: usize, p: &dyn Predictor, want: (usize, usize)) -> Result<()> {
 }
 
 /// The predictor of a file.
+fn filed(
+    reader: &Reader<'_>,
+    threshold: Option<f32>,
+    i: usize,
+    parts: &Parts<'_>,
+) -> Result<Option<Arc<dyn Predictor>>> {
+    match kind(reader.source, i)? {
+        Kind::Mlp => mlp(reader, threshold, i, parts),
+        Kind::Exact => Ok(None),
+        Kind::Sign { margin } => Ok(Some(Arc::new(sign(gate(parts.ffn).0, margin, parts.device, parts.exec)?))),
+    }
+}
+
+/// What a file says that a layer has.
+pub(crate) enum Kind {
+    Mlp,
+    Sign { margin: f32 },
+    Exact,
+}
+
+pub(crate) fn kind(source: &dyn WeightSource, layer: usize) -> Result<Kind> {
+    match per_layer::<&str>(source, KINDS, layer)? {
+        None | Some("mlp") => Ok(Kind::Mlp),
+        Some("exact") => Ok(Kind::Exact),
+        Some("sign") => Ok(Kind::Sign { margin: per_layer::<f32>(source, MARGINS, layer)?.unwrap_or(0.0) }),
+        Some(other) => Err(config(source, KINDS, "mlp, sign or exact for each layer", format!("'{other}'"))),
+    }
+}
+
+/// The matrices of a file.
 fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
     let threshold = threshold.map_or_else(|| stated(reader.source, i), Ok)?;
     let [name1, name2] = &parts.names;
@@ -167,8 +200,13 @@ fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>)
     Ok(Some(parts.device.mlp(&MlpSpec { fc1, fc2, threshold }).map_err(of_file(name1))?))
 }
 
+/// A predictor from signs that counts as the device does.
+pub(crate) fn sign(gate: &pi_core::Matrix, margin: f32, device: &dyn Device, exec: &Arc<dyn Executor>) -> Result<Sign> {
+    Ok(Sign::new(gate, margin, exec.clone())?.with_kernels(device.signs()))
+}
+
 /// The matrix whose sign decides whether a neuron fires, and its bias.
-fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
+pub(crate) fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
     match &ffn.gate {
         Some(gate) if ffn.gating != Gating::UpOnly => (gate, ffn.gate_bias.clone()),
         _ => (&ffn.up, ffn.up_bias.clone()),
@@ -177,14 +215,26 @@ fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
 
 /// The threshold that a file states for a layer.
 fn stated(source: &dyn WeightSource, layer: usize) -> Result<f32> {
-    let meta = source.metadata();
-    if let Some(all) = meta.get::<Vec<f32>>(THRESHOLDS)? {
-        return all.get(layer).copied().ok_or_else(|| Error::Config {
-            path: meta.path().display().to_string(),
-            key: THRESHOLDS.into(),
-            expected: "a number for each layer".into(),
-            got: format!("{} numbers", all.len()),
-        });
+    match per_layer(source, THRESHOLDS, layer)? {
+        Some(threshold) => Ok(threshold),
+        None => Ok(source.metadata().get::<f32>(THRESHOLD)?.unwrap_or(0.0)),
     }
-    Ok(meta.get::<f32>(THRESHOLD)?.unwrap_or(0.0))
+}
+
+/// A layer's value of a key that has one for each.
+fn per_layer<'a, T: FromValue<'a> + Copy>(
+    source: &'a dyn WeightSource,
+    key: &'static str,
+    layer: usize,
+) -> Result<Option<T>> {
+    let Some(all) = source.metadata().get::<Vec<T>>(key)? else { return Ok(None) };
+    match all.get(layer) {
+        Some(one) => Ok(Some(*one)),
+        None => Err(config(source, key, "a value for each layer", format!("{} values", all.len()))),
+    }
+}
+
+fn config(source: &dyn WeightSource, key: &str, expected: &str, got: String) -> Error {
+    let path = source.metadata().path().display().to_string();
+    Error::Config { path, key: key.into(), expected: expected.into(), got }
 }

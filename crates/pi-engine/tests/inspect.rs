@@ -4,7 +4,7 @@ mod common;
 
 use common::{exact, logits};
 use pi_core::{Matrix, QuantType};
-use pi_engine::{WeightSource, inspect};
+use pi_engine::{PredictorForm, WeightSource, inspect};
 use pi_gguf::{Builder, File, Kind, Metadata, Value};
 use pi_testkit::{TinyModel, requantise, tiny};
 
@@ -84,6 +84,11 @@ fn each_layer_skips_what_its_own_tensors_allow_and_the_report_counts_them() {
 
 /// A model with predictors in some layers and a threshold for each layer.
 fn predicted(layers: &[usize], thresholds: &[f32]) -> File {
+    predicted_with(layers, thresholds, |_| ())
+}
+
+/// The same with more keys.
+fn predicted_with(layers: &[usize], thresholds: &[f32], keys: impl FnOnce(&mut Builder)) -> File {
     let model = TinyModel { layers: 4, rank: Some(32), kind: Kind::PowerInfer, ..TinyModel::default() };
     let with = layers.to_vec();
     let has = move |name: &str| {
@@ -99,6 +104,7 @@ fn predicted(layers: &[usize], thresholds: &[f32]) -> File {
     if !thresholds.is_empty() {
         b.set_array("pi.predictor.thresholds", thresholds).unwrap();
     }
+    keys(&mut b);
     let tensors: Vec<_> = file.tensors().map(|t| file.matrix(t.name()).unwrap().unwrap()).collect();
     for (t, m) in file.tensors().zip(&tensors) {
         b.tensor(t.name(), m.ty(), t.dims()).unwrap();
@@ -113,13 +119,29 @@ fn predictors_are_reported_by_layer_also_where_the_first_layers_run_exactly() {
     let found = report.predictors.expect("two predictors");
     assert_eq!((found.layers, found.shape), (Some(4), (64, 96)));
     assert_eq!(found.exact().collect::<Vec<_>>(), [0, 2]);
-    let each: Vec<_> = found.found.iter().map(|p| (p.layer, p.rank, p.types[1], p.threshold)).collect();
-    assert_eq!(each, [(1, 32, QuantType::F32, Some(-0.5)), (3, 32, QuantType::F32, Some(0.25))]);
-    assert_eq!((found.ranks(), found.thresholds()), ((32, 32), Some((-0.5, 0.25))));
+    let each: Vec<_> = found.found.iter().map(|p| (p.layer, p.form.clone())).collect();
+    let mlp = |threshold| PredictorForm::Mlp { rank: 32, types: [QuantType::F32; 2], threshold: Some(threshold) };
+    assert_eq!(each, [(1, mlp(-0.5)), (3, mlp(0.25))]);
+    assert_eq!((found.ranks(), found.thresholds()), (Some((32, 32)), Some((-0.5, 0.25))));
     assert_eq!(found.bytes(), 2 * 4 * 32 * (64 + 96));
 
     let none = inspect(&predicted(&[], &[]));
     assert!(none.predictors.is_none() && none.problems[0].contains("no predictors"), "{:?}", none.problems);
+}
+
+#[test]
+fn signs_and_layers_that_run_exactly_are_reported_as_what_the_file_says() {
+    let file = predicted_with(&[0, 1], &[], |b| {
+        b.set_strings("pi.predictor.kinds", ["exact", "mlp", "sign", "sign"]).unwrap();
+        b.set_array("pi.predictor.margins", &[0.0f32, 0.0, 0.1, -0.7]).unwrap();
+    });
+    let report = inspect(&file);
+    let found = report.predictors.expect("three predictors");
+    let of = |i: usize| (found.found[i].layer, found.found[i].form.clone());
+    assert!(matches!(of(0), (1, PredictorForm::Mlp { rank: 32, .. })), "{:?}", of(0));
+    assert_eq!(of(1), (2, PredictorForm::Sign { margin: 0.1 }));
+    assert_eq!(found.exact().collect::<Vec<_>>(), [0]);
+    assert!(report.problems.iter().any(|p| p.contains("layer 3") && p.contains("-0.7")), "{:?}", report.problems);
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn a_file_of_predictors_is_inspected_as_one() {
     let found = report.predictors.unwrap();
     assert_eq!((found.layers, found.shape, found.found.len()), (Some(5), (64, 96), 2));
     assert_eq!(found.exact().collect::<Vec<_>>(), [2, 3, 4]);
-    assert_eq!(found.found[1].threshold, Some(-1.0));
+    assert_eq!(found.found[1].threshold(), Some(-1.0));
     // numbers that cannot be
     let huge = inspect(&alone(&model(1), |b| shape(b, [u32::MAX, 64, 80])));
     assert!(huge.problems.iter().any(|p| p.contains("fc2")), "{:?}", huge.problems);

@@ -56,9 +56,22 @@ impl Sign {
         self
     }
 
+    /// Words of packed signs of one input.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// How many products of each neuron are negative for an input whose signs are `x`
+    /// ([`SignKernels::pack`]). Margins compare with their share of all products.
+    pub fn negatives(&self, x: &[u64], out: &mut [u32]) {
+        (self.kernels.differing)(&self.signs, x, out);
+    }
+
     fn marks(&self, x: &[u64], first: usize) -> u64 {
-        let rows = &self.signs[first * self.words..];
-        (self.kernels.near)(&rows[..rows.len().min(64 * self.words)], x, self.most)
+        let mut counts = [0; 64];
+        let n = (self.neurons - first).min(64);
+        (self.kernels.differing)(&self.signs[first * self.words..], x, &mut counts[..n]);
+        counts[..n].iter().enumerate().fold(0, |bits, (i, n)| bits | u64::from(*n <= self.most) << i)
     }
 }
 

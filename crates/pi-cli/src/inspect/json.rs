@@ -2,7 +2,7 @@
 
 use super::{Content, Findings, InspectFlags, part_size};
 use pi_engine::{
-    ModelConfig, ModelReport, PredictorReport, SparsityReport,
+    ModelConfig, ModelReport, PredictorForm, PredictorReport, SparsityReport,
     pi_core::QuantType,
     pi_gguf::{Array, Kind, LayerIndex, Metadata, NeuronIndex, Value},
 };
@@ -99,8 +99,8 @@ struct Predictors {
     /// Width and neurons that they are for.
     dim: usize,
     neurons: usize,
-    /// Smallest and largest.
-    rank: [usize; 2],
+    /// Smallest and largest of those with matrices.
+    rank: Option<[usize; 2]>,
     /// The one of all layers; null if there are several or none.
     threshold: Option<f32>,
     bytes: u64,
@@ -111,9 +111,12 @@ struct Predictors {
 #[derive(Serialize)]
 struct LayerPredictor {
     layer: usize,
-    rank: usize,
-    types: [&'static str; 2],
+    /// `mlp` or `sign`.
+    kind: &'static str,
+    rank: Option<usize>,
+    types: Option<[&'static str; 2]>,
     threshold: Option<f32>,
+    margin: Option<f32>,
     bytes: u64,
 }
 
@@ -189,19 +192,21 @@ fn model(report: &ModelReport) -> Model<'_> {
 }
 
 fn predictors(report: &PredictorReport) -> Predictors {
-    let layer = |p: &pi_engine::LayerPredictor| LayerPredictor {
-        layer: p.layer,
-        rank: p.rank,
-        types: p.types.map(QuantType::name),
-        threshold: p.threshold,
-        bytes: p.bytes,
+    let layer = |p: &pi_engine::LayerPredictor| {
+        let (kind, types, margin) = match &p.form {
+            PredictorForm::Mlp { types, .. } => ("mlp", Some(types.map(QuantType::name)), None),
+            PredictorForm::Sign { margin } => ("sign", None, Some(*margin)),
+            _ => ("unknown", None, None),
+        };
+        let (layer, rank, threshold, bytes) = (p.layer, p.rank(), p.threshold(), p.bytes);
+        LayerPredictor { layer, kind, rank, types, threshold, margin, bytes }
     };
     Predictors {
         layers: report.found.len(),
         of: report.layers,
         dim: report.shape.0,
         neurons: report.shape.1,
-        rank: report.ranks().into(),
+        rank: report.ranks().map(Into::into),
         threshold: report.thresholds().filter(|(from, to)| from == to).map(|t| t.0),
         bytes: report.bytes(),
         exact_layers: report.exact().collect(),

@@ -3,7 +3,7 @@
 use super::{Content, Findings, InspectFlags, part_size};
 use crate::output::{printable, size};
 use pi_engine::{
-    ModelReport, PredictorReport,
+    ModelReport, PredictorForm, PredictorReport,
     pi_gguf::{Kind, NeuronIndex, Value},
 };
 use std::fmt::Write;
@@ -180,22 +180,26 @@ fn model(page: &mut String, report: &ModelReport) {
 /// All predictors in a line, and then layer by layer.
 fn predictors(page: &mut String, found: &PredictorReport) {
     let range = |(from, to): (String, String)| if from == to { from } else { format!("{from} to {to}") };
-    let (from, to) = found.ranks();
-    let rank = range((from.to_string(), to.to_string()));
-    let threshold = found.thresholds().map(|(from, to)| range((from.to_string(), to.to_string())));
-    let threshold = threshold.unwrap_or_else(|| "not stated".into());
     let of = found.layers.map_or_else(String::new, |n| format!(" of {n}"));
-    line!(
-        page,
-        "  predictors: in {}{of} layers, rank {rank}, threshold {threshold}, {}",
-        found.found.len(),
-        size(found.bytes())
-    );
+    let mut all = format!("in {}{of} layers", found.found.len());
+    if let Some((from, to)) = found.ranks() {
+        let threshold = found.thresholds().map(|(from, to)| range((from.to_string(), to.to_string())));
+        let threshold = threshold.unwrap_or_else(|| "not stated".into());
+        all += &format!(", rank {}, threshold {threshold}", range((from.to_string(), to.to_string())));
+    }
+    line!(page, "  predictors: {all}, {}", size(found.bytes()));
     let mut of_layer: Vec<(usize, String)> = found.exact().map(|layer| (layer, "none, runs exactly".into())).collect();
     of_layer.extend(found.found.iter().map(|p| {
-        let threshold = p.threshold.map_or_else(|| "not stated".into(), |t| t.to_string());
-        let types = range((p.types[0].to_string(), p.types[1].to_string()));
-        (p.layer, format!("rank {}, {types}, threshold {threshold}, {}", p.rank, size(p.bytes)))
+        let what = match &p.form {
+            PredictorForm::Mlp { rank, types, threshold } => {
+                let threshold = threshold.map_or_else(|| "not stated".into(), |t| t.to_string());
+                let types = range((types[0].to_string(), types[1].to_string()));
+                format!("rank {rank}, {types}, threshold {threshold}, {}", size(p.bytes))
+            }
+            PredictorForm::Sign { margin } => format!("signs of the gate, margin {margin}"),
+            _ => "of a kind that is not known here".into(),
+        };
+        (p.layer, what)
     }));
     of_layer.sort_unstable_by_key(|(layer, _)| *layer);
     for (layer, what) in of_layer {

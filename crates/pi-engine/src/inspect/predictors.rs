@@ -1,7 +1,10 @@
 //! What predictors a file has, layer by layer.
 
 use crate::{
-    Error, Result, THRESHOLD, THRESHOLDS, config::ModelConfig, predictors::ARCHITECTURE, source::WeightSource,
+    Error, MARGINS, Result, THRESHOLD, THRESHOLDS,
+    config::ModelConfig,
+    predictors::{ARCHITECTURE, Kind, kind},
+    source::WeightSource,
 };
 use pi_core::{Matrix, QuantType};
 
@@ -25,14 +28,48 @@ pub struct PredictorReport {
 pub struct LayerPredictor {
     /// The layer, from 0.
     pub layer: usize,
-    /// Its width: rows of `fc1`.
-    pub rank: usize,
-    /// Number types of `fc1` and `fc2`.
-    pub types: [QuantType; 2],
-    /// Bytes of both.
+    /// What it is.
+    pub form: PredictorForm,
+    /// Its bytes in the file.
     pub bytes: u64,
-    /// What an output has to reach, if the file says so.
-    pub threshold: Option<f32>,
+}
+
+/// What a predictor in a file is.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum PredictorForm {
+    /// Two matrices, `fc1` and `fc2`.
+    Mlp {
+        /// Its width: rows of `fc1`.
+        rank: usize,
+        /// Number types of both.
+        types: [QuantType; 2],
+        /// What an output has to reach, if the file says so.
+        threshold: Option<f32>,
+    },
+    /// The signs of the gate's weights, which are with the model.
+    Sign {
+        /// See [`Predictors::Sign`](crate::Predictors::Sign).
+        margin: f32,
+    },
+}
+
+impl LayerPredictor {
+    /// Width of a predictor of two matrices.
+    pub fn rank(&self) -> Option<usize> {
+        match self.form {
+            PredictorForm::Mlp { rank, .. } => Some(rank),
+            PredictorForm::Sign { .. } => None,
+        }
+    }
+
+    /// What an output of a predictor of two matrices has to reach, if the file says so.
+    pub fn threshold(&self) -> Option<f32> {
+        match self.form {
+            PredictorForm::Mlp { threshold, .. } => threshold,
+            PredictorForm::Sign { .. } => None,
+        }
+    }
 }
 
 impl PredictorReport {
@@ -43,15 +80,16 @@ impl PredictorReport {
         (0..self.layers.unwrap_or(0).min(end)).filter(|i| self.found.binary_search_by_key(i, |p| p.layer).is_err())
     }
 
-    /// Smallest and largest rank.
-    pub fn ranks(&self) -> (usize, usize) {
-        let ranks = || self.found.iter().map(|p| p.rank);
-        (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0))
+    /// Smallest and largest rank; `None` if no layer has matrices.
+    pub fn ranks(&self) -> Option<(usize, usize)> {
+        let ranks = || self.found.iter().filter_map(LayerPredictor::rank);
+        Some((ranks().min()?, ranks().max()?))
     }
 
-    /// Smallest and largest threshold; `None` if a layer has none.
+    /// Smallest and largest threshold; `None` if a layer with matrices has none.
     pub fn thresholds(&self) -> Option<(f32, f32)> {
-        let all: Vec<f32> = self.found.iter().map(|p| p.threshold).collect::<Option<_>>()?;
+        let mlps = self.found.iter().filter(|p| p.rank().is_some());
+        let all: Vec<f32> = mlps.map(LayerPredictor::threshold).collect::<Option<_>>()?;
         Some((all.iter().copied().reduce(f32::min)?, all.iter().copied().reduce(f32::max)?))
     }
 
@@ -93,25 +131,33 @@ pub(super) fn report(
     let (mut found, mut empty) = (Vec::new(), 0);
     let mut shape = (dim, neurons);
     for layer in 0..layers.unwrap_or(usize::MAX) {
-        match matrices(source, layer) {
+        match form(source, layer) {
             Err(e) => problems.push(e.to_string()),
-            Ok(None) => {
+            Ok(Form::None) => {
                 empty += 1;
                 if empty >= GAP {
                     break;
                 }
                 continue;
             }
-            Ok(Some([fc1, fc2])) => {
+            Ok(Form::Sign(margin)) => {
+                if !(-0.5..=0.5).contains(&margin) {
+                    problems.push(format!("key '{MARGINS}': expected -0.5 to 0.5 for layer {layer}, got {margin}"));
+                }
+                found.push(LayerPredictor { layer, form: PredictorForm::Sign { margin }, bytes: 0 });
+            }
+            Ok(Form::Mlp([fc1, fc2])) => {
                 let (d, n) = (*shape.0.get_or_insert(fc1.cols()), *shape.1.get_or_insert(fc2.rows()));
                 let fits = fc1.expect_shape(fc1.rows(), d).and_then(|()| fc2.expect_shape(n, fc1.rows()));
                 problems.extend(fits.err().map(|e| e.to_string()));
                 found.push(LayerPredictor {
                     layer,
-                    rank: fc1.rows(),
-                    types: [fc1.ty(), fc2.ty()],
+                    form: PredictorForm::Mlp {
+                        rank: fc1.rows(),
+                        types: [fc1.ty(), fc2.ty()],
+                        threshold: thresholds.of(layer),
+                    },
                     bytes: (fc1.size_bytes() + fc2.size_bytes()) as u64,
-                    threshold: thresholds.of(layer),
                 });
             }
         }
@@ -124,6 +170,21 @@ pub(super) fn report(
         problems.push("no layer has a predictor".into());
     }
     Some(PredictorReport { layers, shape: (shape.0.unwrap_or(0), shape.1.unwrap_or(0)), found })
+}
+
+/// What a file has for a layer.
+enum Form {
+    None,
+    Mlp([Matrix; 2]),
+    Sign(f32),
+}
+
+fn form(source: &dyn WeightSource, layer: usize) -> Result<Form> {
+    match kind(source, layer)? {
+        Kind::Exact => Ok(Form::None),
+        Kind::Sign { margin } => Ok(Form::Sign(margin)),
+        Kind::Mlp => Ok(matrices(source, layer)?.map_or(Form::None, Form::Mlp)),
+    }
 }
 
 /// Both matrices of a layer's predictor, `None` if it has none.

@@ -1,9 +1,13 @@
-//! Which rank a layer's predictor gets.
+//! Which predictors a layer could have: matrices of the best rank, and signs.
 
-use super::{Progress, TrainOptions, collect::Seen, ended};
-use crate::{Engine, Error, Result};
-use pi_core::QuantType;
-use pi_predictor::train::{Curve, FitOptions, Fitted, Point, fit};
+use super::{
+    Candidate, Choice, Form, PredictorKind, Progress, TrainOptions,
+    collect::{Plan, Seen},
+    ended,
+};
+use crate::{Engine, Error, Result, predictors};
+use pi_core::{Predictor, QuantType};
+use pi_predictor::train::{Curve, FitOptions, Fitted, fit};
 use rayon::prelude::*;
 use std::{
     ops::{ControlFlow, Range},
@@ -14,38 +18,8 @@ use std::{
 const COMPARED_AT: f64 = 0.98;
 /// A rank has to save so much of what the layer's gate is, in bytes, to be preferred.
 const WORTH: f64 = 0.01;
-
-/// A layer's predictor.
-#[derive(Clone, Debug)]
-pub struct Choice {
-    /// The layer.
-    pub layer: usize,
-    /// The matrices; plain outputs for plain inputs.
-    pub fitted: Fitted,
-    /// How good they are, on tokens that they were not trained on.
-    pub curve: Curve,
-    /// The threshold in use. `None`: the layer runs exactly, because a predictor would not pay.
-    pub point: Option<Point>,
-    /// Share of the neurons that fire.
-    pub active: f64,
-    /// The predictor's bytes as a share of the layer's gate.
-    pub size: f64,
-    /// Ranks that were tried, with what is read of the gate and the predictor together, as a share of the gate, where 98 % of
-    /// the magnitudes are kept.
-    pub tried: Vec<(usize, f64)>,
-}
-
-impl Choice {
-    /// Width between the matrices.
-    pub fn rank(&self) -> usize {
-        self.fitted.fc1.nrows()
-    }
-
-    /// What is read at a point of the curve, as a share of the gate: the predictor, and the gates of what it lets through.
-    pub fn cost(&self, point: &Point) -> f64 {
-        self.size + point.share
-    }
-}
+/// Ranks are compared after one in so many epochs; only the best is then trained with all.
+const SEARCH: usize = 3;
 
 /// What things weigh.
 pub(super) struct Costs {
@@ -59,11 +33,11 @@ pub(super) struct Costs {
 impl Costs {
     pub(super) fn new(engine: &Engine, ty: QuantType) -> Self {
         let c = engine.config();
-        let gate = engine.inner.model.layers.iter().map(|l| l.gate_bytes).max().unwrap_or(1).max(1) as f64;
+        let gate = engine.inner.model.layers.iter().map(|l| l.gate.size_bytes()).max().unwrap_or(1).max(1) as f64;
         Self { dim: c.dim, neurons: c.neurons, gate, ty }
     }
 
-    /// A predictor's bytes as a share of the gate.
+    /// The bytes of two matrices as a share of the gate.
     fn size(&self, rank: usize) -> f64 {
         let numbers = rank * (self.dim + self.neurons);
         let info = self.ty.info();
@@ -83,8 +57,11 @@ impl Costs {
     }
 }
 
+type Tell<'a> = &'a (dyn Fn(Progress<'_>) -> bool + Sync);
+
 /// Finds predictors for some layers, several at a time.
 pub(super) fn layers(
+    engine: &Engine,
     samples: Vec<Seen>,
     range: Range<usize>,
     known: &[Option<Choice>],
@@ -100,61 +77,108 @@ pub(super) fn layers(
     let wanted = samples.into_par_iter().zip(range.into_par_iter()).filter(|(_, layer)| known[*layer].is_none());
     wanted
         .map(|(seen, layer)| {
-            let choice = choose(&seen, layer, options, costs, &tell)?;
+            let mut choice =
+                Choice { layer, candidates: Vec::new(), used: None, active: seen.test.share(), tried: Vec::new() };
+            if options.kinds.contains(&PredictorKind::Mlp) {
+                let mlp = Search { seen: &seen, options, costs, tell: &tell, layer }.mlp(&mut choice)?;
+                choice.candidates.push(mlp);
+            }
+            if options.kinds.contains(&PredictorKind::Sign) {
+                choice.candidates.push(signs(engine, layer, &seen, costs)?);
+            }
             if tell(Progress::Fitted(&choice)) { Ok(choice) } else { Err(ended()) }
         })
         .collect()
 }
 
-fn choose(
-    seen: &Seen,
+fn signs(engine: &Engine, layer: usize, seen: &Seen, costs: &Costs) -> Result<Candidate> {
+    let sign = predictors::sign(&engine.inner.model.layers[layer].gate, 0.0, engine.device(), &engine.inner.exec)?;
+    let curve = Curve::of_signs(&sign, &seen.signs, &seen.test)?;
+    Ok(Candidate { form: Form::Sign, curve, size: sign.bytes() as f64 / costs.gate })
+}
+
+/// The search for a layer's rank.
+struct Search<'a> {
+    seen: &'a Seen,
+    options: &'a TrainOptions,
+    costs: &'a Costs,
+    tell: Tell<'a>,
     layer: usize,
-    options: &TrainOptions,
-    costs: &Costs,
-    tell: &(dyn Fn(Progress<'_>) -> bool + Sync),
-) -> Result<Choice> {
-    let block = options.ty.info().block_len;
-    let active = seen.test.share();
-    let mut tried: Vec<(usize, f64)> = Vec::new();
-    let mut best: Option<(f64, Fitted, Curve)> = None;
-    let mut attempt = |rank: usize, best: &mut Option<(f64, Fitted, Curve)>| -> Result<bool> {
-        let fit_options = FitOptions { rank, seed: options.fit.seed.wrapping_add(layer as u64), ..options.fit };
+}
+
+impl Search<'_> {
+    /// The best matrices.
+    fn mlp(&self, choice: &mut Choice) -> Result<Candidate> {
+        let rank = match &self.options.ranks[..] {
+            [one] => *one,
+            some => {
+                self.compare(some, choice)?;
+                let best = choice.tried.iter().copied().reduce(|best, t| if t.1 < best.1 - WORTH { t } else { best });
+                best.ok_or_else(|| Error::setting("ranks", "at least one", "none"))?.0
+            }
+        };
+        let (fitted, curve) = self.fit(rank, self.options.fit.epochs)?;
+        Ok(Candidate { form: Form::Mlp(fitted), curve, size: self.costs.size(rank) })
+    }
+
+    /// Tries ranks: those asked for, or from one that the layer's sparsity suggests up or down as long as that gets better.
+    fn compare(&self, asked: &[usize], choice: &mut Choice) -> Result<()> {
+        let epochs = self.options.fit.epochs.div_ceil(SEARCH);
+        let tried = &mut choice.tried;
+        let mut attempt = |rank: usize| -> Result<bool> {
+            let least = tried.iter().fold(f64::INFINITY, |least, t| least.min(t.1));
+            let (_, curve) = self.fit(rank, epochs)?;
+            let cost = self.costs.size(rank) + curve.with_recall(COMPARED_AT).share;
+            tried.push((rank, cost));
+            Ok(cost < least - WORTH)
+        };
+        if !asked.is_empty() {
+            return asked.iter().try_for_each(|rank| attempt(*rank).map(drop));
+        }
+        let block = self.options.ty.info().block_len;
+        let first = self.costs.first_rank(choice.active, block);
+        attempt(first)?;
+        let mut rank = 2 * first;
+        let mut grew = false;
+        while rank <= self.costs.dim && self.costs.size(rank) < 1.0 && attempt(rank)? {
+            (rank, grew) = (2 * rank, true);
+        }
+        let mut rank = first / 2;
+        while !grew && rank >= 16 && rank.is_multiple_of(block) && attempt(rank)? {
+            rank /= 2;
+        }
+        Ok(())
+    }
+
+    fn fit(&self, rank: usize, epochs: usize) -> Result<(Fitted, Curve)> {
+        let (layer, fit_options) = (self.layer, self.options.fit);
+        let fit_options = FitOptions { rank, epochs, seed: fit_options.seed.wrapping_add(layer as u64), ..fit_options };
         let mut stopped = false;
-        let fitted = fit(&seen.train, &fit_options, &mut |done| {
-            stopped = !tell(Progress::Fitting { layer, rank, done });
+        let fitted = fit(&self.seen.train, &fit_options, &mut |done| {
+            stopped = !(self.tell)(Progress::Fitting { layer, rank, done });
             !stopped
         });
         if stopped {
             return Err(ended());
         }
         let fitted = fitted?;
-        let curve = Curve::new(&fitted, &seen.test);
-        let cost = costs.size(rank) + curve.with_recall(COMPARED_AT).share;
-        tried.push((rank, cost));
-        let better = best.as_ref().is_none_or(|(least, ..)| cost < least - WORTH);
-        if better {
-            *best = Some((cost, fitted, curve));
-        }
-        Ok(better)
-    };
-    if options.ranks.is_empty() {
-        let first = costs.first_rank(active, block);
-        attempt(first, &mut best)?;
-        let mut rank = 2 * first;
-        let mut grew = false;
-        while rank <= costs.dim && costs.size(rank) < 1.0 && attempt(rank, &mut best)? {
-            (rank, grew) = (2 * rank, true);
-        }
-        let mut rank = first / 2;
-        while !grew && rank >= 16 && rank.is_multiple_of(block) && attempt(rank, &mut best)? {
-            rank /= 2;
-        }
-    } else {
-        for &rank in &options.ranks {
-            attempt(rank, &mut best)?;
-        }
+        let curve = Curve::new(&fitted, &self.seen.test);
+        Ok((fitted, curve))
     }
-    let Some((_, fitted, curve)) = best else { return Err(Error::setting("ranks", "at least one", "none")) };
-    let size = costs.size(fitted.fc1.nrows());
-    Ok(Choice { layer, fitted, curve, point: None, active, size, tried })
+}
+
+/// How many layers' samples fit into the memory asked for.
+///
+/// # Errors
+/// If not even one layer's do.
+pub(super) fn at_once(plan: &Plan, layers: usize, memory: u64) -> Result<usize> {
+    let each = plan.layer_bytes().max(1);
+    match (memory / each) as usize {
+        0 => {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let expected = format!("at least {} MiB, for the samples of one layer (or fewer samples)", mib(each));
+            Err(Error::setting("memory", expected, format!("{} MiB", memory >> 20)))
+        }
+        n => Ok(n.min(layers.max(1))),
+    }
 }

@@ -2,25 +2,35 @@
 //!
 //! 1. `collect`: the model runs exactly over the text; for every layer, what a predictor would have got and which
 //!    neurons fired are kept, in bounded memory.
-//! 2. `choose`: each layer's rank starts from its sparsity and grows or shrinks while that saves bytes.
-//! 3. `settle`: thresholds are lowered until the perplexity of a text that was not trained on is near enough to that of
-//!    the exact model. A layer whose predictor would read more than it saves stays exact.
+//! 2. `choose`: each layer's candidates are found: matrices, whose rank starts from the layer's sparsity and grows or shrinks
+//!    while that saves bytes, and the signs of its gate.
+//! 3. `settle`: each layer gets the candidate and threshold that cost least, and thresholds are lowered until the perplexity of a
+//!    text that was not trained on is near enough to that of the exact model. A layer whose predictors would all read more than
+//!    they save stays exact.
 //!
-//! The result is written as a file beside the model or into a PowerInfer file ([`Trained::write`], [`Trained::write_model`]).
+//! The result is written as a file beside the model or into one file with it ([`Trained::write`], [`Trained::write_model`]), and
+//! [`Trained::time`] says how fast it is.
 
+mod choice;
 mod choose;
 mod collect;
 mod file;
 mod settle;
+mod timing;
 
-pub use choose::Choice;
+pub use choice::{Candidate, Choice, Form, PredictorKind, Used};
 pub use settle::{Settled, Trial};
+pub use timing::{Timing, decode_speeds};
 
-use crate::{Engine, Error, Result};
+use crate::{Engine, Error, ModelConfig, Result};
 use choose::Costs;
-use pi_core::{QuantType, text::TokenId};
+use collect::Plan;
+use pi_core::{Predictor, QuantType, text::TokenId};
 use pi_predictor::train::FitOptions;
-use std::ops::{ControlFlow, Range};
+use std::{
+    ops::{ControlFlow, Range},
+    sync::Arc,
+};
 
 /// How predictors are trained.
 #[derive(Clone, Debug)]
@@ -31,10 +41,12 @@ pub struct TrainOptions {
     pub context: usize,
     /// Most tokens computed at once.
     pub batch: usize,
-    /// Bytes of samples at a time. If they do not suffice for all layers, the text is gone through several times.
+    /// Most bytes of samples at a time. If they do not suffice for all layers, the text is gone through several times.
     pub memory: u64,
     /// By how much perplexity may grow, as a share of the exact model's: 0.001 is 0.1 %.
     pub loss: f64,
+    /// Kinds of predictors that layers may get.
+    pub kinds: Vec<PredictorKind>,
     /// Ranks to be tried; empty: found for each layer, from its sparsity.
     pub ranks: Vec<usize>,
     /// How matrices are fitted. The rank is replaced.
@@ -46,11 +58,12 @@ pub struct TrainOptions {
 impl Default for TrainOptions {
     fn default() -> Self {
         Self {
-            samples: 40_000,
+            samples: 50_000,
             context: 512,
             batch: 512,
             memory: 2 << 30,
             loss: 1e-3,
+            kinds: vec![PredictorKind::Mlp, PredictorKind::Sign],
             ranks: Vec::new(),
             fit: FitOptions::default(),
             ty: QuantType::F16,
@@ -109,9 +122,11 @@ impl Trained {
     /// # Errors
     /// If they do not fit the engine's model.
     pub fn engine(&self, engine: &Engine) -> Result<Engine> {
-        let predictors =
-            self.layers.iter().map(|l| settle::predictor(engine, l, self.ty)).collect::<Result<Vec<_>>>()?;
-        engine.with_predictors(&predictors)
+        engine.with_predictors(&self.predictors(engine)?)
+    }
+
+    fn predictors(&self, engine: &Engine) -> Result<Vec<Option<Arc<dyn Predictor>>>> {
+        self.layers.iter().map(|l| settle::in_use(engine, l, self.ty)).collect()
     }
 }
 
@@ -129,18 +144,12 @@ pub fn train(
     known: Vec<Choice>,
     progress: &mut (dyn FnMut(Progress<'_>) -> ControlFlow<()> + Send),
 ) -> Result<Trained> {
-    check(engine, options)?;
     let c = engine.config();
-    let token_bytes = pi_predictor::train::Samples::token_bytes(c.dim, c.neurons) as u64;
-    let layer_bytes = (token_bytes * (options.samples as u64 + options.samples as u64 / 8 + 1)).max(1);
-    let at_once = ((options.memory / layer_bytes) as usize).clamp(1, c.layers.max(1));
+    let (plan, at_once) = plan(engine, text.len(), options)?;
     let mut layers: Vec<Option<Choice>> = (0..c.layers).map(|_| None).collect();
-    for choice in known {
-        let shape = (choice.fitted.fc1.ncols(), choice.fitted.fc2.nrows(), choice.fitted.fc2.ncols());
-        let fits = shape == (c.dim, c.neurons, choice.rank());
-        if let Some(place) = layers.get_mut(choice.layer).filter(|_| fits) {
-            *place = Some(choice);
-        }
+    for choice in known.into_iter().filter(|choice| fits(choice, c, options)) {
+        let layer = choice.layer;
+        layers[layer] = Some(choice);
     }
     let costs = Costs::new(engine, options.ty);
     for first in (0..c.layers).step_by(at_once) {
@@ -148,8 +157,8 @@ pub fn train(
         if some.clone().all(|i| layers[i].is_some()) {
             continue;
         }
-        let samples = collect::collect(engine, text, some.clone(), options, progress)?;
-        for choice in choose::layers(samples, some, &layers, options, &costs, progress)? {
+        let samples = collect::collect(engine, text, some.clone(), &plan, options, progress)?;
+        for choice in choose::layers(engine, samples, some, &layers, options, &costs, progress)? {
             let layer = choice.layer;
             layers[layer] = Some(choice);
         }
@@ -159,7 +168,33 @@ pub fn train(
     Ok(Trained { layers, settled, ty: options.ty, about: file::About::new(engine) })
 }
 
-fn check(engine: &Engine, options: &TrainOptions) -> Result<()> {
+/// Whether a training with a text of `text` tokens can begin: what [`train`] would refuse at once is refused without any work.
+///
+/// # Errors
+/// If the model has no idle neurons, the text is too short, or a setting is out of range.
+pub fn check(engine: &Engine, text: usize, options: &TrainOptions) -> Result<()> {
+    plan(engine, text, options).map(drop)
+}
+
+/// What will be collected, and how many layers at a time.
+fn plan(engine: &Engine, text: usize, options: &TrainOptions) -> Result<(Plan, usize)> {
+    check_options(engine, options)?;
+    let plan = Plan::new(engine, text, options)?;
+    let at_once = choose::at_once(&plan, engine.config().layers, options.memory)?;
+    Ok((plan, at_once))
+}
+
+/// Whether a layer of an earlier run can be used: it is of this model's shape, and has the kinds asked for.
+fn fits(choice: &Choice, c: &ModelConfig, options: &TrainOptions) -> bool {
+    let shape = |candidate: &Candidate| match &candidate.form {
+        Form::Mlp(f) => (f.fc1.ncols(), f.fc2.nrows()) == (c.dim, c.neurons) && f.fc2.ncols() == f.fc1.nrows(),
+        Form::Sign => true,
+    };
+    let has = |kind: &PredictorKind| choice.candidates.iter().any(|c| c.kind() == *kind);
+    choice.layer < c.layers && choice.candidates.iter().all(shape) && options.kinds.iter().all(has)
+}
+
+fn check_options(engine: &Engine, options: &TrainOptions) -> Result<()> {
     let c = engine.config();
     if !engine.sparsity().is_on() || !engine.sparsity().predictors.is_empty() {
         let got = engine.sparsity();
@@ -178,6 +213,9 @@ fn check(engine: &Engine, options: &TrainOptions) -> Result<()> {
     let valid = options.loss >= 0.0 && options.loss.is_finite();
     if !valid {
         return Err(Error::setting("loss", "a share from 0 on", options.loss));
+    }
+    if options.kinds.is_empty() {
+        return Err(Error::setting("kinds of predictors", "at least one", "none"));
     }
     let block = options.ty.info().block_len;
     if !c.dim.is_multiple_of(block) {

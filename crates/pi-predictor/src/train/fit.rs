@@ -17,13 +17,16 @@ pub struct FitOptions {
     pub rate: f32,
     /// How much more a neuron that fires counts: (idle / firing) to this power. 0: all the same, 1: both classes the same.
     pub weight: f32,
+    /// How much of that goes by what the neuron contributes with, 0 to 1. 0: neurons that fire count alike; 1: in proportion to
+    /// their magnitudes.
+    pub magnitude: f32,
     /// Of the first weights and the order of samples: the same seed gives the same bits.
     pub seed: u64,
 }
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self { rank: 64, epochs: 6, batch: 128, rate: 2e-3, weight: 0.35, seed: 1 }
+        Self { rank: 64, epochs: 8, batch: 128, rate: 2e-3, weight: 0.35, magnitude: 0.7, seed: 1 }
     }
 }
 
@@ -44,15 +47,16 @@ pub struct Fitted {
 /// [`Error::Unsupported`] if there are no samples, an option is out of range, or training does not stay finite; and if it was
 /// ended.
 pub fn fit(samples: &Samples, options: &FitOptions, progress: &mut dyn FnMut(f64) -> bool) -> Result<Fitted> {
-    let FitOptions { rank, epochs, batch, rate, weight, seed } = *options;
+    let FitOptions { rank, epochs, batch, rate, weight, magnitude, seed } = *options;
     let refuse = |what: String, why: &str| Err(Error::unsupported(what, why));
     if samples.is_empty() || rank == 0 || epochs == 0 || batch == 0 {
         let what = format!("training with {} samples, rank {rank}, {epochs} epochs, batch {batch}", samples.len());
         return refuse(what, "none of them may be 0");
     }
-    let valid = rate > 0.0 && rate <= 1.0 && (0.0..=1.0).contains(&weight);
+    let valid = rate > 0.0 && rate <= 1.0 && [weight, magnitude].iter().all(|v| (0.0..=1.0).contains(v));
     if !valid {
-        return refuse(format!("training with rate {rate} and weight {weight}"), "expected numbers from 0 to 1");
+        let what = format!("training with rate {rate}, weight {weight} and magnitude {magnitude}");
+        return refuse(what, "expected numbers from 0 to 1");
     }
     let (dim, neurons, n) = (samples.dim(), samples.neurons(), samples.len());
     let mut rng = Rng(seed);
@@ -61,7 +65,7 @@ pub fn fit(samples: &Samples, options: &FitOptions, progress: &mut dyn FnMut(f64
     let mut fc1 = random(rank, dim, (2.0 / dim as f32).sqrt());
     let mut fc2 = random(neurons, rank, (1.0 / rank as f32).sqrt());
     let (mut adam1, mut adam2) = (Adam::new(fc1.len()), Adam::new(fc2.len()));
-    let weights = class_weights(samples, weight);
+    let weights = Weights { neurons: class_weights(samples, weight), sizes: size_weights(samples, magnitude) };
     let mut order: Vec<u32> = (0..n as u32).collect();
     let batch = batch.min(n);
     let steps = epochs * n.div_ceil(batch);
@@ -126,21 +130,39 @@ fn flat(a: &mut Array2<f32>) -> &mut [f32] {
 }
 
 /// The loss: weighted cross entropy of `sigmoid(output)` and whether a neuron fired.
-fn loss_of(outputs: &[f32], values: &[u8], weights: &[f32]) -> f64 {
+fn loss_of(outputs: &[f32], values: &[u8], weights: &Weights) -> f64 {
     let one = |((z, value), weight): ((&f32, &u8), &f32)| {
         let softplus = z.max(0.0) + (-z.abs()).exp().ln_1p(); // log(1 + exp(z))
-        if *value != 0 { weight * (softplus - z) } else { softplus }
+        if *value != 0 { weight * weights.sizes[usize::from(*value)] * (softplus - z) } else { softplus }
     };
-    f64::from(outputs.iter().zip(values).zip(weights).map(one).sum::<f32>())
+    f64::from(outputs.iter().zip(values).zip(&weights.neurons).map(one).sum::<f32>())
 }
 
 /// Outputs become what the loss changes with them.
-fn to_gradient(outputs: &mut [f32], values: &[u8], weights: &[f32]) {
-    for ((z, value), weight) in outputs.iter_mut().zip(values).zip(weights) {
+fn to_gradient(outputs: &mut [f32], values: &[u8], weights: &Weights) {
+    for ((z, value), weight) in outputs.iter_mut().zip(values).zip(&weights.neurons) {
         let e = (-z.abs()).exp();
         let p = if *z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
-        *z = if *value != 0 { weight * (p - 1.0) } else { p };
+        *z = if *value != 0 { weight * weights.sizes[usize::from(*value)] * (p - 1.0) } else { p };
     }
+}
+
+/// How much firing counts: of each neuron, and at each magnitude.
+struct Weights {
+    neurons: Vec<f32>,
+    sizes: [f32; 256],
+}
+
+/// By magnitude, so that the mean over what fires is 1.
+fn size_weights(samples: &Samples, part: f32) -> [f32; 256] {
+    let (mut sum, mut fired) = (0u64, 0u64);
+    for t in 0..samples.len() {
+        for value in samples.values(t).iter().filter(|v| **v != 0) {
+            (sum, fired) = (sum + u64::from(*value), fired + 1);
+        }
+    }
+    let mean = sum as f64 / fired.max(1) as f64;
+    std::array::from_fn(|value| 1.0 - part + part * (value as f64 / mean.max(1.0)) as f32)
 }
 
 /// How much each neuron's firing counts.
@@ -233,7 +255,8 @@ mod tests {
 
     #[test]
     fn gradients_are_those_of_the_loss() {
-        let (values, weights) = ([0, 1, 7, 0], [3.0, 2.0, 5.0, 1.0]);
+        let sizes = std::array::from_fn(|v| 0.5 + 0.1 * v as f32);
+        let (values, weights) = ([0, 1, 7, 0], Weights { neurons: vec![3.0, 2.0, 5.0, 1.0], sizes });
         let z = [0.7f32, -1.2, 2.0, -30.0];
         let mut gradient = z;
         to_gradient(&mut gradient, &values, &weights);
@@ -256,6 +279,7 @@ mod tests {
             FitOptions { batch: 0, ..FitOptions::default() },
             FitOptions { rate: f32::NAN, ..FitOptions::default() },
             FitOptions { weight: -1.0, ..FitOptions::default() },
+            FitOptions { magnitude: 2.0, ..FitOptions::default() },
         ] {
             assert!(fit(&samples, &options, &mut |_| true).is_err(), "{options:?}");
         }

@@ -1,6 +1,6 @@
 //! Packed signs: the plain code, compiled for the instructions that count bits.
 
-use pi_core::signs::{SignKernels, near, pack};
+use pi_core::signs::{SignKernels, differing, pack};
 
 macro_rules! sign_kernels {
     ($name:ident, $features:literal) => {
@@ -11,15 +11,15 @@ macro_rules! sign_kernels {
             }
 
             #[target_feature(enable = $features)]
-            fn nearby(rows: &[u64], x: &[u64], most: u32) -> u64 {
-                near(rows, x, most)
+            fn counted(rows: &[u64], x: &[u64], out: &mut [u32]) {
+                differing(rows, x, out);
             }
 
             SignKernels {
                 // SAFETY: leaves this module only through `kernels`, after the CPU was found to have the features.
                 pack: |numbers, words| unsafe { packed(numbers, words) },
                 // SAFETY: as above.
-                near: |rows, x, most| unsafe { nearby(rows, x, most) },
+                differing: |rows, x, out| unsafe { counted(rows, x, out) },
             }
         };
     };
