@@ -257,7 +257,6 @@ impl EngineBuilder {
         if let Some(act) = self.activation {
             config.activation = act;
         }
-        config.name = source.metadata().get::<&str>("general.name").ok().flatten().map(Into::into);
         let path = source.metadata().path().display().to_string();
         let loaded = tokenizer::load(source.metadata())
             .map_err(|source| Error::Vocab { path: path.clone(), source: Box::new(source) })?;

@@ -72,7 +72,8 @@ pub(crate) fn check(source: &dyn WeightSource, config: &ModelConfig, model: &[f3
     };
     match theirs {
         Some(theirs) if !alike(&theirs, model) => {
-            Err(other(meta, LIKENESS, "numbers of this model's weights", "those of another model of the same shape"))
+            let key = if name == ARCHITECTURE { LIKENESS } else { "general.architecture" };
+            Err(other(meta, key, "what belongs to this model", "what belongs to another model of the same shape"))
         }
         _ => Ok(()),
     }

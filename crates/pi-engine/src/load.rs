@@ -31,6 +31,7 @@ pub(crate) struct Model {
     pub sparsity: SparsityReport,
     pub weight_bytes: u64,
     /// What predictors of their own file are told by. See [`likeness`].
+    #[cfg_attr(not(feature = "train"), expect(dead_code))]
     pub numbers: Arc<[f32]>,
 }
 
@@ -308,7 +309,19 @@ impl Loader<'_> {
         if hot.is_all() {
             return Ok(accelerator.sparse_ffn(ffn, hot)?);
         }
-        self.device(Side::Cpu, [&ffn.up])?;
+        if let Down::OutputMajor(down) = &ffn.down {
+            return Err(Error::Tensor {
+                path: self.reader.path(),
+                tensor: down.name().into(),
+                message: format!(
+                    "is stored along the neurons, so the {} hot ones of {} cannot be taken out of it; make it neuron-major \
+                     (ffn_down_t), or plan all or none of the layer's neurons on the accelerator",
+                    hot.len(),
+                    hot.total()
+                ),
+            });
+        }
+        self.device(Side::Cpu, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
         Ok(Arc::new(Hybrid {
             hot: accelerator.sparse_ffn(ffn, hot)?,
             cold: cpu.sparse_ffn(ffn, &hot.others())?,
@@ -329,6 +342,7 @@ impl Loader<'_> {
             names: [self.name(Slot::Predictor1, i), self.name(Slot::Predictor2, i)],
             ffn,
             device,
+            cpu: &**self.options.device,
             exec: self.options.exec,
         };
         self.options.predictors.layer(i, &parts)

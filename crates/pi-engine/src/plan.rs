@@ -22,7 +22,8 @@ pub struct LayerPlan {
     pub hot: NeuronSet,
 }
 
-/// Where the parts of a model are. The result is the same whatever the plan, up to roundings.
+/// Where the parts of a model are. The result is the same whatever the plan, up to roundings. Only down matrices that are
+/// neuron-major (or of float types, where idle neurons are left out) can be divided: others need all or none of a layer's neurons hot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// One per layer.

@@ -6,7 +6,7 @@ use crate::{
     layer::Layer,
     source::{Reader, WeightSource},
 };
-use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor};
+use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor, QuantType};
 use pi_gguf::FromValue;
 use pi_predictor::{Oracle, Sign};
 use std::{fmt, sync::Arc};
@@ -77,8 +77,18 @@ pub(crate) struct Parts<'a> {
     /// Names of the file's two matrices.
     pub names: [String; 2],
     pub ffn: &'a FfnWeights,
+    /// Where the layer's other operators are.
     pub device: &'a dyn Device,
+    /// Where types are that it lacks.
+    pub cpu: &'a dyn Device,
     pub exec: &'a Arc<dyn Executor>,
+}
+
+impl<'a> Parts<'a> {
+    /// The device for matrices of these types.
+    fn holder<const N: usize>(&self, types: [QuantType; N]) -> &'a dyn Device {
+        if types.iter().all(|ty| self.device.supports(*ty)) { self.device } else { self.cpu }
+    }
 }
 
 impl Predictors {
@@ -110,7 +120,8 @@ impl Predictors {
             Self::Sign { margin } => Arc::new(sign(gate(parts.ffn).0, *margin, parts.device, parts.exec)?),
             Self::Oracle => {
                 let (weight, bias) = gate(parts.ffn);
-                let linear = parts.device.linear(&LinearSpec { weight: weight.clone(), bias })?;
+                let device = parts.holder([weight.ty()]);
+                let linear = device.linear(&LinearSpec { weight: weight.clone(), bias })?;
                 let (dim, neurons) = (parts.ffn.dim(), parts.ffn.neurons());
                 Arc::new(Oracle::new(linear, parts.ffn.act, dim, neurons, parts.exec.clone()))
             }
@@ -197,7 +208,8 @@ fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>)
     };
     fc1.expect_shape(fc1.rows(), parts.ffn.dim()).map_err(of_file(name1))?;
     fc2.expect_shape(parts.ffn.neurons(), fc1.rows()).map_err(of_file(name2))?;
-    Ok(Some(parts.device.mlp(&MlpSpec { fc1, fc2, threshold }).map_err(of_file(name1))?))
+    let device = parts.holder([fc1.ty(), fc2.ty()]);
+    Ok(Some(device.mlp(&MlpSpec { fc1, fc2, threshold }).map_err(of_file(name1))?))
 }
 
 /// A predictor from signs that counts as the device does.
@@ -215,10 +227,15 @@ pub(crate) fn gate(ffn: &FfnWeights) -> (&pi_core::Matrix, Option<Arc<[f32]>>) {
 
 /// The threshold that a file states for a layer.
 fn stated(source: &dyn WeightSource, layer: usize) -> Result<f32> {
-    match per_layer(source, THRESHOLDS, layer)? {
-        Some(threshold) => Ok(threshold),
-        None => Ok(source.metadata().get::<f32>(THRESHOLD)?.unwrap_or(0.0)),
+    let (key, threshold) = match per_layer(source, THRESHOLDS, layer)? {
+        Some(threshold) => (THRESHOLDS, threshold),
+        None => (THRESHOLD, source.metadata().get::<f32>(THRESHOLD)?.unwrap_or(0.0)),
+    };
+    // one without end would switch the layer off, or its predictor
+    if !threshold.is_finite() {
+        return Err(config(source, key, "finite numbers", format!("{threshold} for layer {layer}")));
     }
+    Ok(threshold)
 }
 
 /// A layer's value of a key that has one for each.

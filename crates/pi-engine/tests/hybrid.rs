@@ -4,7 +4,9 @@ mod common;
 
 use common::{difference, exact, ids, logits_in, predicted_models};
 use pi_core::{NeuronSet, QuantType, Serial};
-use pi_engine::{Engine, EngineBuilder, LayerPlan, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken};
+use pi_engine::{
+    Engine, EngineBuilder, LayerPlan, Observer, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken,
+};
 use pi_gguf::File;
 use pi_sparse_cpu::{CpuDevice, Kernels};
 use pi_testkit::{
@@ -225,6 +227,52 @@ fn a_device_that_is_lost_or_too_small_is_a_typed_error() {
     }
 }
 
+/// Profiling and training look at what every neuron contributed with, wherever it is.
+#[test]
+fn observers_see_the_neurons_of_both_sides() {
+    struct Seen(Vec<f32>);
+    impl Observer for Seen {
+        fn inputs(&mut self, _: usize, h: &[f32], x: &[f32]) {
+            self.0.extend(h.iter().chain(x));
+        }
+        fn values(&mut self, _: usize, values: &[f32]) {
+            self.0.extend(values);
+        }
+    }
+    let file = TinyModel { neuron_major: true, ..TinyModel::default() }.file();
+    let cpu = exact().sparsity(Sparsity::Exact).load(&file).unwrap();
+    let seen = |engine: &Engine| {
+        let (mut s, mut seen) = (engine.session(&SessionOptions::default()).unwrap(), Seen(Vec::new()));
+        for part in [&[1, 2, 3][..], &[4]] {
+            let step: Vec<_> = part.iter().map(|&token| StepToken { token, seq: 0, logits: false }).collect();
+            s.step_with(&step, &mut seen).unwrap();
+        }
+        seen.0
+    };
+    let want = seen(&cpu);
+    for hot in [Hot::One, Hot::Half, Hot::Random(3)] {
+        for dense in [Side::Cpu, Side::Accelerator] {
+            let both =
+                exact().sparsity(Sparsity::Exact).accelerator(sim(SimOptions::default()), plan(&cpu, hot, dense));
+            let off = difference(&[seen(&both.load(&file).unwrap())], std::slice::from_ref(&want));
+            assert!(off <= TOLERANCE, "{hot:?}, {dense:?}: {off:e}");
+        }
+    }
+}
+
+#[test]
+fn a_down_matrix_that_cannot_be_divided_is_an_error_with_its_name() {
+    let file = TinyModel { neuron_major: false, ..TinyModel::wide(QuantType::Q4_0) }.file();
+    let cpu = exact().load(&file).unwrap();
+    let load = |hot| {
+        let accelerated = exact().accelerator(sim(SimOptions::default()), plan(&cpu, hot, Side::Accelerator));
+        accelerated.load(&file).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let e = load(Hot::Half).unwrap_err();
+    assert!(e.contains("blk.0.ffn_down.weight") && e.contains("neuron-major"), "{e}");
+    assert_eq!((load(Hot::All), load(Hot::None)), (Ok(()), Ok(())));
+}
+
 #[test]
 fn types_that_the_accelerator_lacks_stay_on_the_cpu() {
     let file = TinyModel { neuron_major: true, ..TinyModel::wide(QuantType::Q4_0) }.file();
@@ -234,6 +282,16 @@ fn types_that_the_accelerator_lacks_stay_on_the_cpu() {
     assert!(device.used() < 64 << 10, "only norms may be there, not {} bytes", device.used());
     let tokens = ids(5, 2);
     assert!(difference(&logits_in(&engine, &tokens, 5), &logits_in(&cpu, &tokens, 5)) <= TOLERANCE);
+    // predictors of another type than the rest
+    let (_, model) = predicted_models().next().unwrap();
+    let file = TinyModel { ty: QuantType::F16, ..model }.file();
+    let settings = || exact().sparsity(Sparsity::Predictor);
+    let cpu = settings().load(&file).unwrap();
+    for lacking in [vec![QuantType::F16], vec![QuantType::F32], vec![QuantType::F16, QuantType::F32]] {
+        let device = sim(SimOptions { lacking, ..SimOptions::default() });
+        let both = settings().accelerator(device, plan(&cpu, Hot::Half, Side::Accelerator)).load(&file).unwrap();
+        assert!(difference(&logits_in(&both, &tokens, 5), &logits_in(&cpu, &tokens, 5)) <= TOLERANCE);
+    }
 }
 
 #[test]

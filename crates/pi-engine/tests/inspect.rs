@@ -15,7 +15,8 @@ fn with(keys: &[(&str, Option<Value<'_>>)]) -> File {
 
 #[test]
 fn shapes_that_the_loader_refuses_are_problems() {
-    assert_eq!(inspect(&TinyModel::default().file()).problems, [""; 0]);
+    let report = inspect(&TinyModel::default().file());
+    assert_eq!(report.problems, [""; 0]);
     for key in ["embedding_length", "feed_forward_length", "attention.head_count", "attention.key_length"] {
         let key = format!("llama.{key}");
         let file = with(&[(&key, Some(Value::U32(48)))]);
@@ -152,6 +153,10 @@ fn predictors_that_the_loader_would_refuse_are_problems() {
     };
     problem(&predicted(&[1], &[0.0; 3]), "expected 4 numbers, one per layer, got 3");
     problem(&predicted(&[1], &[0.0, f32::NAN, 0.0, 0.0]), "layer 1 is NaN");
+    let endless = predicted(&[1], &[0.0, f32::INFINITY, 0.0, 0.0]);
+    problem(&endless, "layer 1 is inf");
+    let e = common::refusal(exact().sparsity(pi_engine::Sparsity::Predictor), &endless).to_string();
+    assert!(e.contains("pi.predictor.thresholds") && e.contains("inf for layer 1"), "{e}");
     let half = tiny::rewrite(&predicted(&[0, 1], &[]), &[], |name, _| name != "blk.1.fc2.weight");
     problem(&File::from_bytes(half, "half.gguf").unwrap(), "blk.1.fc2.weight");
     let narrow = [("llama.feed_forward_length", Some(Value::U32(80)))];

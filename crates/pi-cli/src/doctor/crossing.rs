@@ -80,7 +80,12 @@ fn crossing(ratios: &[(f64, f64)]) -> f32 {
     let (xx, xy) = ratios.iter().fold((0.0, 0.0), |(xx, xy), r| (xx + (r.0 - x).powi(2), xy + (r.0 - x) * (r.1 - y)));
     let least = ratios.iter().fold(1.0, |least: f64, r| least.min(r.0));
     let slope = xy / xx;
-    if slope > 0.0 { (x + (1.0 - y) / slope).clamp(least, 1.0) as f32 } else { 1.0 }
+    match slope > 0.0 {
+        true => (x + (1.0 - y) / slope).clamp(least, 1.0) as f32,
+        // No crossing is seen: one of the paths is faster throughout.
+        false if y > 1.0 => least as f32,
+        false => 1.0,
+    }
 }
 
 #[cfg(test)]
@@ -93,7 +98,8 @@ mod tests {
         assert!((share - 0.8).abs() < 1e-6, "{share}");
         assert_eq!(crossing(&[(0.4, 0.4), (0.9, 0.9)]), 1.0);
         assert_eq!(crossing(&[(0.4, 0.1), (0.9, 0.2)]), 1.0);
-        assert_eq!(crossing(&[(0.4, 1.5), (0.9, 1.4)]), 1.0, "noise: no sign of a crossing");
+        assert_eq!(crossing(&[(0.4, 1.5), (0.9, 1.4)]), 0.4, "the dense path was faster throughout");
+        assert_eq!(crossing(&[(0.4, 0.6), (0.9, 0.5)]), 1.0, "the sparse path was");
         assert_eq!(crossing(&[(0.4, 4.0), (0.9, 9.0)]), 0.4, "not below what was tried");
         assert_eq!(crossing(&[(0.4, 1.5), (0.9, 1.6)]), 0.4);
     }

@@ -153,7 +153,8 @@ pub fn detect(source: &dyn WeightSource) -> Result<(&'static dyn Architecture, M
         name: name.into(),
         known: names().collect::<Vec<_>>().join(", "),
     })?;
-    let config = arch.config(&Keys::new(meta, name, source.kind()))?;
+    let mut config = arch.config(&Keys::new(meta, name, source.kind()))?;
+    config.name = meta.get::<&str>("general.name").ok().flatten().map(Into::into);
     arch.check(source, &config)?;
     Ok((*arch, config))
 }

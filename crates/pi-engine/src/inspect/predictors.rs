@@ -224,11 +224,11 @@ impl Thresholds {
         {
             problems.push(format!("key '{THRESHOLDS}': expected {layers} numbers, one per layer, got {}", each.len()));
         }
-        if let Some(i) = each.iter().flatten().position(|t| t.is_nan()) {
-            problems.push(format!("key '{THRESHOLDS}': the number of layer {i} is NaN"));
+        if let Some((i, t)) = each.iter().flatten().enumerate().find(|(_, t)| !t.is_finite()) {
+            problems.push(format!("key '{THRESHOLDS}': the number of layer {i} is {t}"));
         }
-        if all.is_some_and(f32::is_nan) {
-            problems.push(format!("key '{THRESHOLD}' is NaN"));
+        if let Some(t) = all.filter(|t| !t.is_finite()) {
+            problems.push(format!("key '{THRESHOLD}' is {t}"));
         }
         Self { each, all }
     }

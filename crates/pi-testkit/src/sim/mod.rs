@@ -14,7 +14,7 @@ use buffer::Buffer;
 use ops::{SimAttention, SimDense, SimFfn, SimPredictor};
 use pi_core::{
     ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Down, Error, FfnWeights, Hidden, LinearSpec,
-    MlpSpec, NeuronSet, NormSpec, Predictor, QuantType, Resident, Result, SparseFfn, Write,
+    Matrix, MlpSpec, NeuronSet, NormSpec, Predictor, QuantType, Resident, Result, SparseFfn, Write,
 };
 use queue::Queue;
 use std::{
@@ -102,16 +102,22 @@ impl Shared {
 
     /// What moving so many bytes takes.
     fn transfer(&self, bytes: usize) -> Duration {
-        self.options.latency + Duration::from_secs_f64(bytes as f64 / self.options.link)
+        self.options.latency + seconds(bytes as f64 / self.options.link)
     }
 
     /// Counts an operator, and says how long it takes.
     fn launch(&self, bytes: u64) -> Result<Duration> {
-        self.alive()?;
-        self.left.fetch_sub(1, Relaxed);
+        if self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err() {
+            return Err(self.fail("the device is lost"));
+        }
         self.count(|c| c.launches += 1);
-        Ok(self.options.latency + Duration::from_secs_f64(bytes as f64 / self.options.bandwidth))
+        Ok(self.options.latency + seconds(bytes as f64 / self.options.bandwidth))
     }
+}
+
+/// A time, an hour at most.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.clamp(0.0, 3600.0)).unwrap_or_default()
 }
 
 /// Memory of a device that is taken until this is dropped.
@@ -144,8 +150,12 @@ impl SimDevice {
     /// A device that computes what `inner` computes.
     ///
     /// # Errors
-    /// If the system refuses to start a thread.
+    /// If the system refuses to start a thread, or a bandwidth is not above 0.
     pub fn new(inner: Arc<dyn Device>, options: SimOptions) -> std::io::Result<Self> {
+        if let Some(wrong) = [options.bandwidth, options.link].into_iter().find(|b| b.is_nan() || *b <= 0.0) {
+            let message = format!("a bandwidth of {wrong} bytes per second: expected one above 0");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message));
+        }
         let shared = Shared {
             queue: Queue::new()?,
             options,
@@ -169,6 +179,14 @@ impl SimDevice {
     /// The device is lost after so many more operators: everything fails from then on.
     pub fn lose_after(&self, launches: u64) {
         self.shared.left.store(launches, Relaxed);
+    }
+
+    /// Fails if there is no kernel for a matrix.
+    fn has_kernels<'a>(&self, matrices: impl IntoIterator<Item = &'a Matrix>) -> Result<()> {
+        match matrices.into_iter().find(|m| !self.supports(m.ty())) {
+            Some(m) => Err(Error::unsupported(format!("{} as {}", m.name(), m.ty()), "there is no kernel for it")),
+            None => Ok(()),
+        }
     }
 
     fn take<'a>(&self, matrices: impl IntoIterator<Item = &'a LinearSpec>) -> Result<Taken> {
@@ -220,11 +238,13 @@ impl Device for SimDevice {
     }
 
     fn linear(&self, spec: &LinearSpec) -> Result<Arc<dyn Dense>> {
+        self.has_kernels([&spec.weight])?;
         let inner = self.inner.linear(spec)?;
         Ok(self.dense(inner, self.take([spec])?))
     }
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
+        self.has_kernels([&spec.q, &spec.k, &spec.v, &spec.o].map(|l| &l.weight))?;
         let inner = self.inner.attention(spec)?;
         let taken = self.take([&spec.q, &spec.k, &spec.v, &spec.o])?;
         let row = |ty: pi_core::KvType| ty.row_bytes(spec.head_dim).unwrap_or(0) * spec.kv_heads;
@@ -233,6 +253,7 @@ impl Device for SimDevice {
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
+        self.has_kernels(weights.gate.iter().chain([&weights.up, weights.down.matrix()]))?;
         let inner = self.inner.sparse_ffn(weights, neurons)?;
         let down = match &weights.down {
             Down::NeuronMajor(m) => m.row_bytes() * neurons.len(),
@@ -244,6 +265,7 @@ impl Device for SimDevice {
     }
 
     fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
+        self.has_kernels([&spec.fc1, &spec.fc2])?;
         let inner = self.inner.mlp(spec)?;
         let taken = Taken::new(&self.shared, inner.bytes())?;
         Ok(Arc::new(SimPredictor { inner, _taken: taken, shared: self.shared.clone() }))

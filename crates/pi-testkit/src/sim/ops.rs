@@ -172,7 +172,6 @@ impl SparseFfn for SimFfn {
         Ok(Box::new(SimFfnRun {
             inner: self.inner.clone().open(limits)?,
             part: None,
-            cost: Duration::ZERO,
             stats: OpStats::default(),
             _taken: Taken::new(&self.shared, scratch.saturating_mul(4))?,
             op: self,
@@ -183,9 +182,8 @@ impl SparseFfn for SimFfn {
 struct SimFfnRun {
     inner: Box<dyn FfnRun>,
     op: Arc<SimFfn>,
-    /// What was submitted and not collected: the inputs' number of rows is in the result.
+    /// The result of what was submitted, until it is collected.
     part: Option<Hidden>,
-    cost: Duration,
     stats: OpStats,
     _taken: Taken,
 }
@@ -216,7 +214,7 @@ impl FfnRun for SimFfnRun {
         let stats = self.inner.take_stats();
         self.stats += stats;
         shared.queue.push(shared.launch(stats.bytes)?, || ());
-        (self.part, self.cost) = (Some(part), Duration::ZERO);
+        self.part = Some(part);
         Ok(())
     }
 
@@ -233,7 +231,8 @@ impl FfnRun for SimFfnRun {
             let size = |h: &Hidden| format!("{} rows of {}", h.tokens(), h.dim());
             return Err(pi_core::Error::shape("output of ffn", size(&part), size(y)));
         }
-        write(shared, y, how, part.host()?.to_vec(), self.cost)
+        // its time was taken by the submission
+        write(shared, y, how, part.host()?.to_vec(), Duration::ZERO)
     }
 
     fn values(&mut self) -> Result<&mut Hidden> {

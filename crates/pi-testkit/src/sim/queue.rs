@@ -18,8 +18,8 @@ struct Job {
 }
 
 pub(super) struct Queue {
-    jobs: Option<Sender<Job>>,
-    next: AtomicU64,
+    /// Who gives work, and the number of the last: given under a lock, so that numbers ascend in the queue.
+    jobs: Mutex<(Option<Sender<Job>>, u64)>,
     /// The last job that is done, as the device knows.
     done: Arc<(Mutex<u64>, Condvar)>,
     /// The last job that is done, as the host knows because it waited.
@@ -33,14 +33,15 @@ impl Queue {
         let done = Arc::new((Mutex::new(0), Condvar::new()));
         let seen = done.clone();
         let thread = thread::Builder::new().name("sim-device".into()).spawn(move || work(&incoming, &seen))?;
-        let (next, known) = (AtomicU64::new(1), AtomicU64::new(0));
-        Ok(Self { jobs: Some(jobs), next, done, known, thread: Some(thread) })
+        Ok(Self { jobs: Mutex::new((Some(jobs), 0)), done, known: AtomicU64::new(0), thread: Some(thread) })
     }
 
     /// Queues work that takes `cost` and shows as `then`. Returns its number.
     pub(super) fn push(&self, cost: Duration, then: impl FnOnce() + Send + 'static) -> u64 {
-        let number = self.next.fetch_add(1, Relaxed);
-        if let Some(jobs) = &self.jobs {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.1 += 1;
+        let number = jobs.1;
+        if let Some(jobs) = &jobs.0 {
             // the thread ends only after the sender is gone
             let _ = jobs.send(Job { number, cost, then: Box::new(then) });
         }
@@ -64,7 +65,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).0 = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
