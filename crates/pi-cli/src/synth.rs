@@ -4,6 +4,7 @@ use crate::{
     failure::{Failure, Result},
     interrupt::{INTERRUPTED, Interrupt},
     output::{Output, say, size},
+    writing::quant_type,
 };
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use pi_engine::{
@@ -92,11 +93,6 @@ pub struct SynthFlags {
 enum Format {
     Gguf,
     Pwri,
-}
-
-fn quant_type(name: &str) -> Result<QuantType, String> {
-    let known = || QuantType::ALL.map(QuantType::name).join(", ");
-    QuantType::from_name(name).ok_or_else(|| format!("known: {}", known()))
 }
 
 impl SynthFlags {

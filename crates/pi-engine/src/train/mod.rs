@@ -225,8 +225,9 @@ fn check_options(engine: &Engine, options: &TrainOptions) -> Result<()> {
             options.ty,
         ));
     }
-    if let Some(rank) = options.ranks.iter().find(|r| **r == 0 || !r.is_multiple_of(block)) {
-        return Err(Error::setting("rank", format!("a multiple of {block} (blocks of {})", options.ty), rank));
+    if let Some(rank) = options.ranks.iter().find(|r| !(1..=c.neurons).contains(*r) || !r.is_multiple_of(block)) {
+        let expected = format!("a number from 1 to {}, in whole blocks of {block} ({})", c.neurons, options.ty);
+        return Err(Error::setting("rank", expected, rank));
     }
     Ok(())
 }
