@@ -226,7 +226,7 @@ fn check_options(engine: &Engine, options: &TrainOptions) -> Result<()> {
         ));
     }
     if let Some(rank) = options.ranks.iter().find(|r| !(1..=c.neurons).contains(*r) || !r.is_multiple_of(block)) {
-        let expected = format!("a number from 1 to {}, in whole blocks of {block} ({})", c.neurons, options.ty);
+        let expected = format!("a multiple of {block} (blocks of {}), at most {}", options.ty, c.neurons);
         return Err(Error::setting("rank", expected, rank));
     }
     Ok(())
