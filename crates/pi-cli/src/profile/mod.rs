@@ -291,7 +291,8 @@ fn count(
         Some(path) => save(profile, path).map_err(failure),
         None => Ok(()),
     };
-    // That the file cannot be written is to be said before hours of work, not after.
+    interrupt.writing(); // from here on there is something to go on from
+    // What is stopped before the first ten seconds are over can be gone on with, too.
     write_down(profile)?;
     let mut places: Vec<(usize, &Text)> = Vec::with_capacity(texts.len());
     for text in texts {
