@@ -1,10 +1,16 @@
 //! `pi convert`: makes a model file of a Hugging Face checkpoint.
 
-use crate::{failure::Result, writing::write};
+use crate::{
+    failure::Result,
+    writing::{check_output, write},
+};
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use pi_convert::ConvertOptions;
 use pi_engine::{pi_core::QuantType, pi_gguf::Kind};
-use std::path::PathBuf;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// The options of `pi convert`.
 #[derive(Args, Debug)]
@@ -84,5 +90,17 @@ pub fn convert(flags: &ConvertFlags) -> Result {
         pre: flags.pre.clone(),
         threads: flags.threads.map(|n| n as usize),
     };
+    if output.exists() {
+        let read: Vec<_> =
+            [Some(&flags.dir), flags.predictors.as_ref()].into_iter().flatten().flat_map(|d| files(d)).collect();
+        check_output(&output, read.iter().map(|path| ("a file of the checkpoint", path.as_path())))?;
+    }
     write(&output, |progress| pi_convert::convert(&flags.dir, &output, &options, Some(progress)))
+}
+
+/// The files in a folder, without models: these are made, not read, and may be made again.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let model = |path: &PathBuf| path.extension().is_some_and(|end| end == "gguf");
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|e| e.path()).filter(|path| path.is_file() && !model(path)).collect()
 }

@@ -31,9 +31,20 @@ impl Failure {
             | Error::Vocab { .. }
             | Error::Architecture { .. }
             | Error::Config { .. }
-            | Error::Tensor { .. } => error.to_string(),
+            | Error::Tensor { .. }
+            | Error::Profile { .. } => error.to_string(),
             _ => format!("{}: {error}", path.display()),
         })
+    }
+
+    /// An error of the engine that is about the text `text`, if it says so, or else about the model at `path`.
+    pub fn text(error: &Error, text: impl std::fmt::Display, path: &Path) -> Self {
+        match error {
+            Error::Text(_) | Error::Setting { name: "text" | "text to train on", .. } => {
+                Self::Work(format!("{text}: {error}"))
+            }
+            _ => Self::engine(error, path),
+        }
     }
 
     /// Writing to standard output failed.

@@ -84,7 +84,7 @@ impl PerplexityFlags {
 pub fn perplexity(flags: &PerplexityFlags) -> Result {
     let text = prompt::read(&flags.text)?;
     let interrupt = Interrupt::watch()?;
-    let failure = |e| Failure::engine(&e, &flags.model);
+    let failure = |e| Failure::text(&e, flags.text.display(), &flags.model);
     let engine = flags.load(&flags.model, flags.engine.sparsity)?;
     introduce(&engine, &flags.model);
     let base = match flags.base() {

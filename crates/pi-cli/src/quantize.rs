@@ -2,7 +2,7 @@
 
 use crate::{
     failure::{Failure, Result},
-    writing::{quant_type, write},
+    writing::{check_output, quant_type, write},
 };
 use clap::{Args, ValueHint, value_parser};
 use pi_convert::{FileType, QuantizeOptions};
@@ -57,8 +57,12 @@ pub fn quantize(flags: &QuantizeFlags) -> Result {
         copy if copy.eq_ignore_ascii_case("copy") => None,
         name => Some(name.parse::<FileType>().map_err(|e| Failure::Usage(e.to_string()))?),
     };
+    if ty.is_none() {
+        refuse_types(flags)?;
+    }
     let output = output.cloned().unwrap_or_else(|| beside(input, ty));
     let file = File::open(input).map_err(|e| Failure::Work(e.to_string()))?;
+    check_output(&output, (0..file.parts()).filter_map(|i| Some(("the model", file.part_path(i)?))))?;
     let options = QuantizeOptions {
         transpose_down: flags.transpose_down,
         predictor_type: flags.predictor_type,
@@ -70,6 +74,20 @@ pub fn quantize(flags: &QuantizeFlags) -> Result {
         threads: flags.threads.map(|n| n as usize),
     };
     write(&output, |progress| pi_convert::quantize(&file, &output, ty, &options, Some(progress)))
+}
+
+/// A copy keeps its number types: what chooses them would be ignored.
+fn refuse_types(flags: &QuantizeFlags) -> Result<()> {
+    let given = [
+        ("--output-tensor-type", flags.output_tensor_type.is_some()),
+        ("--token-embedding-type", flags.token_embedding_type.is_some()),
+        ("--predictor-type", flags.predictor_type.is_some()),
+        ("--pure", flags.pure),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(Failure::Usage(format!("{flag} means nothing with COPY, which keeps number types"))),
+        None => Ok(()),
+    }
 }
 
 /// `model.gguf` as Q4_0 is `model.Q4_0.gguf`; what PowerInfer's files have behind their names stays there.

@@ -1,4 +1,4 @@
-//! What commands that write models share: progress, the interrupt, and the summary.
+//! What commands that write files share: what is not replaced; progress, the interrupt and the summary of those that write models.
 
 use crate::{
     failure::{Failure, Result},
@@ -7,11 +7,12 @@ use crate::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pi_convert::{Error, OnProgress, Progress, Report};
-use pi_engine::pi_core::QuantType;
+use pi_engine::{pi_core::QuantType, pi_gguf::AtomicFile};
 use std::{
+    fs,
     io::{self, IsTerminal},
     ops::ControlFlow,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -23,6 +24,54 @@ use std::{
 pub fn quant_type(name: &str) -> Result<QuantType, String> {
     let known = || QuantType::ALL.map(QuantType::name).join(", ");
     QuantType::from_name(name).ok_or_else(|| format!("known: {}", known()))
+}
+
+/// What cannot be written is said before the work, and what is read is not replaced. `kept` are files with what they are, such as
+/// "the model". Nothing is left of the trial.
+///
+/// # Errors
+/// If `output` cannot be written, or is one of `kept`, by whatever name.
+pub fn check_output<'a>(output: &Path, kept: impl IntoIterator<Item = (&'a str, &'a Path)>) -> Result<()> {
+    let refuse = |why: &str| Err(Failure::Work(format!("{}: {why}", output.display())));
+    let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return refuse("cannot be written: its folder is not there");
+    }
+    if output.is_dir() {
+        return refuse("cannot be written: it is a folder");
+    }
+    let place = resolved(output);
+    if let Some((what, _)) = kept.into_iter().find(|(_, path)| resolved(path) == place) {
+        return refuse(&format!("this is {what}, and is not replaced"));
+    }
+    AtomicFile::create(output).map(drop).map_err(|e| Failure::Work(e.to_string()))
+}
+
+/// The same for a folder that files are written into, and that is made if it is not there.
+///
+/// # Errors
+/// If no file can be written there.
+pub fn check_folder(folder: &Path) -> Result<()> {
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    if folder.is_dir() {
+        return check_output(&folder.join("activation_0.pt"), []);
+    }
+    // the first of its folders that is to be made
+    let missing = folder.ancestors().take_while(|f| f.symlink_metadata().is_err()).last();
+    match missing {
+        Some(missing) => check_output(missing, []),
+        None => Err(Failure::Work(format!("{}: cannot be written into: it is no folder", folder.display()))),
+    }
+}
+
+/// One name for a file, whether it is there or not.
+fn resolved(path: &Path) -> PathBuf {
+    let there = |path: &Path| fs::canonicalize(path).ok();
+    let beside = || {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(there(parent)?.join(path.file_name()?))
+    };
+    there(path).or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
 /// Runs `make`, which writes the model `path`: with progress on standard error, so that Ctrl-C and SIGTERM leave nothing behind,

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Said, call, demo, pi};
 use pi_core::QuantType;
-use pi_gguf::File;
+use pi_gguf::{File, LayerIndex, NeuronIndex};
 use pi_testkit::{data::test_data, tiny::TinyModel};
 use std::{ffi::OsStr, fs, path::Path, process::Stdio, time::Duration};
 
@@ -99,10 +99,66 @@ fn options_are_heeded_and_the_default_name_has_the_type() {
     let again = pi_line("quantize {} Q8_0", &[&small]);
     assert_eq!(again.code, Some(1));
     assert!(again.err.contains("is quantised already") && again.err.contains("--allow-requantize"), "{}", again.err);
-    // In place: the model that is read stays whole until the new one is.
-    let said = pi_line("quantize {} {} Q8_0 --allow-requantize", &[&small, &small]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert_eq!(File::open(&small).unwrap().require_tensor("output.weight").unwrap().ty().name(), "Q8_0");
+}
+
+#[test]
+fn the_model_that_is_read_is_not_replaced_by_whatever_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    fs::write(&model, TinyModel::wide(QuantType::F32).build().unwrap()).unwrap();
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    let before = fs::read(&model).unwrap();
+    let mut outputs = vec![model.clone(), folder.path().join("sub/../model.gguf")];
+    #[cfg(unix)]
+    {
+        let link = folder.path().join("link.gguf");
+        std::os::unix::fs::symlink(&model, &link).unwrap();
+        outputs.push(link);
+    }
+    for output in outputs {
+        let said = pi_line("quantize {} {} Q8_0", &[&model, &output]);
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        assert!(said.err.contains("this is the model, and is not replaced"), "{}", said.err);
+        assert!(fs::read(&model).unwrap() == before, "{}", output.display());
+    }
+}
+
+#[test]
+fn a_copy_refuses_options_about_number_types_and_a_neuron_index_is_no_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (index, out) = (folder.path().join("model.gpuidx"), folder.path().join("out.gguf"));
+    for option in ["--pure", "--output-tensor-type Q8_0", "--token-embedding-type Q8_0", "--predictor-type Q8_0"] {
+        let said = pi_line(&format!("quantize {{}} {{}} COPY {option}"), &[&demo(), &out]);
+        assert_eq!(said.code, Some(2), "{option}: {}", said.err);
+        let flag = option.split(' ').next().unwrap();
+        assert!(said.err.contains(&format!("{flag} means nothing with COPY")), "{}", said.err);
+    }
+    let layers = vec![LayerIndex::new(4, vec![1, 2]).unwrap()];
+    NeuronIndex { vram_capacity: 1 << 30, layers }.save(&index).unwrap();
+    for ty in ["COPY", "Q8_0"] {
+        let said = pi_line(&format!("quantize {{}} {{}} {ty}"), &[&index, &out]);
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        assert!(said.err.contains("model.gpuidx") && said.err.contains("neuron index"), "{}", said.err);
+    }
+    assert_eq!(names(folder.path()), ["model.gpuidx"]);
+}
+
+#[test]
+fn a_file_of_the_checkpoint_is_not_replaced_by_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("model");
+    fs::create_dir(&dir).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::write(dir.join(name), "{}").unwrap();
+        let said = pi_line("convert {} -o {}", &[&dir, &dir.join("..").join("model").join(name)]);
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        assert!(said.err.contains("this is a file of the checkpoint, and is not replaced"), "{name}: {}", said.err);
+        assert_eq!(fs::read(dir.join(name)).unwrap(), b"{}");
+    }
+    // a model made before is no input
+    fs::write(dir.join("model.gguf"), "old").unwrap();
+    let said = pi_line("convert {} -o {}", &[&dir, &dir.join("model.gguf")]);
+    assert!(said.code == Some(1) && !said.err.contains("is not replaced"), "{}", said.err);
 }
 
 #[test]

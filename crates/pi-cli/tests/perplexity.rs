@@ -87,6 +87,8 @@ fn what_cannot_be_measured_is_named() {
     let model = demo().display().to_string();
     for (args, code, said) in [
         (vec!["-m", &model, "--text", &none], 1, "none.txt: cannot read"),
+        #[cfg(unix)]
+        (vec!["-m", &model, "--text", "/dev/null"], 1, "/dev/null: text: expected at least "),
         (vec!["-m", &none, "--text", &text()], 1, "none.txt"),
         (vec!["-m", &model, "--text", &text(), "--against", &none], 1, "none.txt"),
         (vec!["-m", &model, "--text", &text(), "-c", "100000"], 1, "text: expected at least 100000 tokens"),

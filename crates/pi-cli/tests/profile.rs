@@ -119,6 +119,42 @@ fn an_interrupted_profile_can_be_gone_on_with() {
     assert!(anew.err.contains("--resume goes on with it"), "{}", anew.err);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_finished_profile_stays_until_the_new_one_is_whole_and_nothing_is_drawn_of_an_interrupted_one() {
+    use std::process::Stdio;
+    let (folder, path, name) = folder();
+    let (prof, model) = (text("profile"), demo().display().to_string());
+    assert_eq!(profile(&["--text", &prof, "--tokens", "100", "-o", &name]).code, Some(0));
+    let before = fs::read(&path).unwrap();
+    let (partial, html) = (folder.path().join("demo.profile.partial"), folder.path().join("f.html"));
+    let export = folder.path().join("activation");
+    let outputs = ["--html".as_ref(), html.as_os_str(), "--export-activation".as_ref(), export.as_os_str()];
+    let words = ["profile", &model, "--text", &prof, "-c", "64", "-o", &name];
+    let mut command = pi();
+    let mut child = command.args(words).args(outputs).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while !partial.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(fs::read(&path).unwrap() == before, "the old one is as it was");
+    assert!(!read(&partial).texts()[0].is_complete() && !html.exists() && !export.exists());
+    // what was counted is not lost, and not written over
+    let anew = profile(&["--text", &prof, "--tokens", "200", "-o", &name]);
+    assert!(anew.code == Some(1) && anew.err.contains("demo.profile.partial: left by"), "{}", anew.err);
+    fs::remove_file(&partial).unwrap();
+    assert_eq!(profile(&["--text", &prof, "--tokens", "200", "-o", &name]).code, Some(0));
+    assert_eq!((read(&path).merged().tokens(), partial.exists()), (200, false));
+    // another model's is not replaced
+    let now = fs::read(&path).unwrap();
+    let other = profile(&["--text", &prof, "--tokens", "9", "-o", &name, "--activation", "relu2"]);
+    assert!(other.code == Some(1) && other.err.contains("it is a profile of another model"), "{}", other.err);
+    assert!(fs::read(&path).unwrap() == now);
+}
+
 #[test]
 fn figures_are_whole_documents_and_names_stay_text() {
     let (folder, ..) = folder();
@@ -169,7 +205,16 @@ fn what_cannot_be_profiled_is_named() {
     let empty = folder.path().join("empty.txt");
     fs::write(&empty, "").unwrap();
     let empty = empty.display().to_string();
+    let new = folder.path().join("new").display().to_string();
+    let (model, none) = (demo().display().to_string(), "/no/such/folder/x");
     for (words, code, said) in [
+        (vec!["--text", &eval, "-o", &name, "--resume"], 1, "demo.profile: byte 0: expected a profile"),
+        (vec!["--text", &eval, "-o", &eval], 1, "this is a text, and is not replaced"),
+        (vec!["--text", &eval, "--html", &eval], 1, "this is a text, and is not replaced"),
+        (vec!["--text", &eval, "--svg", &model], 1, "this is the model, and is not replaced"),
+        (vec!["--text", &eval, "--svg", &new, "--html", &new], 1, "this is --html, and is not replaced"),
+        (vec!["--text", &eval, "--html", none], 1, "its folder is not there"),
+        (vec!["--text", &eval, "--export-activation", &name], 1, "it is no folder"),
         (vec!["--text", &eval, "-o", &name], 1, "it exists, and is not replaced"),
         (vec!["--text", &eval, "-o", &name, "--resume"], 1, "expected a profile"),
         (vec!["--text", &empty], 1, "empty.txt: the text is empty"),
@@ -182,8 +227,11 @@ fn what_cannot_be_profiled_is_named() {
         let got = profile(&words);
         assert_eq!(got.code, Some(code), "{words:?}: {}", got.err);
         assert!(got.err.contains(said), "{words:?}: {}", got.err);
+        let other_outputs = words.iter().any(|w| ["--html", "--svg", "--export-activation"].contains(w));
+        assert!(!(other_outputs && got.err.contains("sparsity: ")), "said before the model is loaded: {}", got.err);
     }
     assert_eq!(fs::read(&path).unwrap(), b"something dear");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left of the trials");
 
     // a profile of the same model with another activation is another model's
     fs::remove_file(&path).unwrap();

@@ -94,6 +94,18 @@ fn what_cannot_be_written_or_trained_is_said_at_once() {
     assert!(fs::read(&model).unwrap() == before, "the model is as it was");
 }
 
+#[test]
+fn a_text_that_is_too_short_is_named_before_anything_is_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, short) = (folder.path().join("out.gguf"), folder.path().join("short.txt"));
+    fs::write(&short, "Once upon a time").unwrap();
+    let said = train(&demo(), &output, &format!("{QUICK} --eval-text {}", short.display()));
+    assert!(said.code == Some(1) && said.err.contains("short.txt: text to measure on: expected"), "{}", said.err);
+    let said = train(&demo(), &output, "--rank 32 -c 512");
+    assert!(said.code == Some(1) && said.err.contains("text.txt: "), "{}", said.err);
+    assert!(!folder.path().join("out.gguf.partial").exists(), "nothing was begun");
+}
+
 /// Matrices that are larger than the gate cannot pay. What was trained is not lost, and the user is told where it is; what is damaged
 /// of it does not stop the next run.
 #[test]

@@ -129,7 +129,7 @@ fn steps(flags: &PrepareFlags) -> Result {
     let texts = flags.training.read(&engine, options.context)?;
     let state = State::new(&flags.output, model, flags.engine.kv_types(), &options, &texts.train);
 
-    pi_engine::train::check(&engine, texts.train.len(), &options).map_err(failure)?;
+    flags.training.check_texts(&engine, &options, &texts, &flags.model)?;
 
     let counted = count::count(flags, &engine, &options, &texts, model, &state, &interrupt)?;
     let Some(mut profile) = counted else { return stopped() };

@@ -13,6 +13,7 @@ use crate::{
     output::{Output, printable, say},
     progress::Progress,
     prompt,
+    writing::{check_folder, check_output},
 };
 use clap::{Args, ValueHint, value_parser};
 use pi_convert::{read_activations, write_activations};
@@ -25,6 +26,7 @@ use pi_engine::{
 };
 use report::Report;
 use std::{
+    fs,
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -53,7 +55,8 @@ pub struct ProfileFlags {
     /// Text to read. May be given several times: texts are counted apart and together
     #[arg(long, required_unless_present = "import_activation", value_name = "FILE", value_hint = ValueHint::FilePath)]
     text: Vec<PathBuf>,
-    /// The profile to write: what was counted, for other commands and to go on from. It is written every ten seconds
+    /// The profile to write: what was counted, for other commands and to go on from. It is written every ten seconds; if an older
+    /// one of the model is replaced, with .partial behind its name until all is counted
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
     /// Go on from what --output has: texts are counted from where they were left, other texts of it are kept
@@ -100,6 +103,7 @@ pub fn profile(flags: &ProfileFlags) -> Result {
     }
     let failure = |e: Error| Failure::engine(&e, &flags.model);
     let texts: Vec<_> = flags.text.iter().map(|path| Ok((path, prompt::read(path)?))).collect::<Result<_, _>>()?;
+    check(flags)?;
     let interrupt = Interrupt::watch()?;
     // Without an error of its own for activations that never are 0: the profiler has a better one.
     let engine = load_as(&flags.engine, Sparsity::Auto, &flags.model)?;
@@ -108,28 +112,21 @@ pub fn profile(flags: &ProfileFlags) -> Result {
     let mut profiler = Profiler::new(&engine, context, flags.engine.batch_size as usize).map_err(failure)?;
     let texts: Vec<Text> =
         texts.into_iter().map(|(path, bytes)| text(&engine, path, &bytes, flags)).collect::<Result<_, _>>()?;
-    let mut profile = begin(flags, &engine, &profiler.shape())?;
+    let (mut profile, kept) = begin(flags, &engine, &profiler.shape())?;
     if let Some(folder) = &flags.import_activation {
         import(folder, &engine, &mut profile)?;
     }
     same_context(&profile, &texts, context as u64)?;
-    let done = count(flags, &mut profiler, &mut profile, &texts, &interrupt)?;
-    if let Some(path) = &flags.output {
+    let done = count(flags, kept.as_deref(), &mut profiler, &mut profile, &texts, &interrupt)?;
+    if done && let Some(path) = &flags.output {
         save(&profile, path).map_err(failure)?;
-    }
-
-    if let Some(folder) = &flags.export_activation {
-        let counts = profile.merged();
-        let layers: Vec<Vec<f32>> =
-            counts.layers().iter().map(|layer| layer.fired().iter().map(|n| *n as f32).collect()).collect();
-        write_activations(folder, &layers).map_err(|e| Failure::Work(e.to_string()))?;
+        if let Some(partial) = kept.filter(|kept| kept != path) {
+            let _ = fs::remove_file(partial); // the profile is whole without this
+        }
     }
     let report = Report::new(&profile);
-    if let Some(path) = &flags.svg {
-        write(path, &figures::all(&profile, &report).document())?;
-    }
-    if let Some(path) = &flags.html {
-        write(path, &page::html(&profile, &report))?;
+    if done {
+        export(flags, &profile, &report)?;
     }
     let mut out = Output::new();
     match flags.json {
@@ -139,6 +136,44 @@ pub fn profile(flags: &ProfileFlags) -> Result {
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
 }
 
+/// What can be said before any work: outputs that cannot be written, or are inputs or each other.
+fn check(flags: &ProfileFlags) -> Result<()> {
+    let mut kept: Vec<(&str, &Path)> = vec![("the model", &flags.model)];
+    kept.extend(flags.text.iter().map(|path| ("a text", path.as_path())));
+    let outputs = [("--output", &flags.output), ("--html", &flags.html), ("--svg", &flags.svg)];
+    for (flag, path) in outputs {
+        if let Some(path) = path {
+            check_output(path, kept.iter().copied())?;
+            kept.push((flag, path));
+        }
+    }
+    let Some(folder) = &flags.export_activation else { return Ok(()) };
+    if let Some(import) = &flags.import_activation
+        && let (Ok(a), Ok(b)) = (fs::canonicalize(import), fs::canonicalize(folder))
+        && a == b
+    {
+        return Err(Failure::Work(format!("{}: this is --import-activation, and is not replaced", folder.display())));
+    }
+    check_folder(folder)
+}
+
+/// Activation files and figures.
+fn export(flags: &ProfileFlags, profile: &Profile, report: &Report) -> Result<()> {
+    if let Some(folder) = &flags.export_activation {
+        let counts = profile.merged();
+        let layers: Vec<Vec<f32>> =
+            counts.layers().iter().map(|layer| layer.fired().iter().map(|n| *n as f32).collect()).collect();
+        write_activations(folder, &layers).map_err(|e| Failure::Work(e.to_string()))?;
+    }
+    if let Some(path) = &flags.svg {
+        write(path, &figures::all(profile, report).document())?;
+    }
+    if let Some(path) = &flags.html {
+        write(path, &page::html(profile, report))?;
+    }
+    Ok(())
+}
+
 /// Names of models and texts must not steer the terminal.
 fn printable_lines(text: &str) -> String {
     text.split_inclusive('\n').map(|line| printable(line.trim_end_matches('\n')) + "\n").collect()
@@ -146,7 +181,7 @@ fn printable_lines(text: &str) -> String {
 
 /// The tokens of a text, as many as are wanted.
 fn text(engine: &Engine, path: &Path, bytes: &[u8], flags: &ProfileFlags) -> Result<Text> {
-    let mut tokens = engine.encode_plain(bytes).map_err(|e| Failure::engine(&e, &flags.model))?;
+    let mut tokens = engine.encode_plain(bytes).map_err(|e| Failure::text(&e, path.display(), &flags.model))?;
     tokens.truncate(flags.tokens.map_or(usize::MAX, |n| n as usize));
     if tokens.is_empty() {
         return Err(Failure::Work(format!("{}: the text is empty", path.display())));
@@ -155,8 +190,8 @@ fn text(engine: &Engine, path: &Path, bytes: &[u8], flags: &ProfileFlags) -> Res
     Ok(Text { name, fingerprint: fingerprint([bytes]), tokens })
 }
 
-/// An empty profile, or the one to go on from.
-fn begin(flags: &ProfileFlags, engine: &Engine, neurons: &[u32]) -> Result<Profile> {
+/// An empty profile, or the one to go on from; and where it is kept until it is complete.
+fn begin(flags: &ProfileFlags, engine: &Engine, neurons: &[u32]) -> Result<(Profile, Option<PathBuf>)> {
     let failure = |e: Error| Failure::engine(&e, &flags.model);
     let file = File::open(&flags.model).map_err(|e| failure(e.into()))?;
     let fingerprint = model_fingerprint(&file, engine.config().activation);
@@ -167,9 +202,10 @@ fn begin(flags: &ProfileFlags, engine: &Engine, neurons: &[u32]) -> Result<Profi
         if flags.resume {
             say("there is nothing to go on from yet: counting begins");
         }
-        return Ok(fresh);
+        return Ok((fresh, flags.output.clone()));
     };
     let refused = |why: &str| Failure::Work(format!("{}: {why}", path.display()));
+    let here = Some(path.to_owned());
     match load(path) {
         // Whatever it is, it may be dear to somebody.
         Err(e) if !flags.resume => Err(refused(&format!("it exists, and is not replaced: {}", cause(e)))),
@@ -177,12 +213,31 @@ fn begin(flags: &ProfileFlags, engine: &Engine, neurons: &[u32]) -> Result<Profi
         Ok(old) if flags.resume => {
             let fits = old.expect_model(fingerprint, fresh.shape());
             fits.map_err(|e: ProfileError| refused(&e.to_string()))?;
-            Ok(old)
+            Ok((old, here))
         }
+        Ok(old) if old.texts().is_empty() => Ok((fresh, here)), // begun, and nothing counted
+        Ok(old) if old.expect_model(fingerprint, fresh.shape()).is_err() => Err(refused(&format!(
+            "it is a profile of another model ({}), and is not replaced: give another --output, or remove it",
+            printable(&old.model)
+        ))),
         Ok(old) if !old.texts().iter().all(|text| text.is_complete()) => {
             Err(refused("it is not complete: --resume goes on with it (or remove it, to begin anew)"))
         }
-        Ok(_) => Ok(fresh),
+        Ok(_) => Ok((fresh, Some(beside(path)?))),
+    }
+}
+
+/// Where a profile is kept until it is complete, if another has its name until then.
+fn beside(path: &Path) -> Result<PathBuf> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    match partial.symlink_metadata().is_ok() {
+        true => Err(Failure::Work(format!(
+            "{}: left by an interrupted run: --resume -o with it goes on from there, else remove it",
+            partial.display()
+        ))),
+        false => Ok(partial),
     }
 }
 
@@ -222,20 +277,22 @@ fn cause(error: Error) -> String {
     }
 }
 
-/// Counts what is not counted yet. False if it was interrupted before the end.
+/// Counts what is not counted yet, and keeps that in a file, if one is given. False if it was interrupted before the end.
 fn count(
     flags: &ProfileFlags,
+    kept: Option<&Path>,
     profiler: &mut Profiler,
     profile: &mut Profile,
     texts: &[Text],
     interrupt: &Interrupt,
 ) -> Result<bool> {
     let failure = |e: Error| Failure::engine(&e, &flags.model);
-    let write_down = |profile: &Profile| match &flags.output {
+    let write_down = |profile: &Profile| match kept {
         Some(path) => save(profile, path).map_err(failure),
         None => Ok(()),
     };
-    // That the file cannot be written is to be said before hours of work, not after.
+    interrupt.writing(); // from here on there is something to go on from
+    // What is stopped before the first ten seconds are over can be gone on with, too.
     write_down(profile)?;
     let mut places: Vec<(usize, &Text)> = Vec::with_capacity(texts.len());
     for text in texts {
@@ -265,9 +322,12 @@ fn count(
             if interrupt.writing() {
                 progress.clear();
                 write_down(profile)?;
-                say(match flags.output {
-                    Some(_) => "interrupted: --resume goes on from here",
-                    None => "interrupted, and nothing was written: --output was not given",
+                say(&match kept {
+                    Some(path) if flags.output.as_deref() != kept => {
+                        format!("interrupted: --resume -o {} goes on from here", path.display())
+                    }
+                    Some(_) => "interrupted: --resume goes on from here".into(),
+                    None => "interrupted, and nothing was written: --output was not given".into(),
                 });
                 return Ok(false);
             }

@@ -5,6 +5,7 @@ use crate::{
     flags::EngineFlags,
     loading::window,
     prompt, values,
+    writing::check_output,
 };
 use clap::{Args, ValueHint, value_parser};
 use pi_engine::{
@@ -13,10 +14,7 @@ use pi_engine::{
     pi_predictor::profile::fingerprint,
     train::{PredictorKind, TrainOptions},
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// What is trained on, and how.
 #[derive(Args, Debug)]
@@ -130,23 +128,31 @@ impl TrainingFlags {
     /// # Errors
     /// If `output` cannot be written, or is the model or a text.
     pub fn check_output(&self, output: &Path, model: &Path) -> Result<()> {
-        let refuse = |why: &str| Err(Failure::Work(format!("{}: {why}", output.display())));
-        let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if !parent.is_dir() {
-            return refuse("cannot be written: its folder is not there");
-        }
-        if output.is_dir() {
-            return refuse("cannot be written: it is a folder");
-        }
         let texts = self.text.iter().chain(&self.eval_text).map(|p| ("a text", p.as_path()));
-        for (what, path) in texts.chain([("the model", model)]) {
-            if let (Ok(a), Ok(b)) = (fs::canonicalize(path), fs::canonicalize(output))
-                && a == b
-            {
-                return refuse(&format!("this is {what}, and is not replaced"));
-            }
+        check_output(output, texts.chain([("the model", model)]))
+    }
+
+    /// What is too short is said by its name, before any work.
+    ///
+    /// # Errors
+    /// If there is too little to train on or to measure on, or an option is out of range; `model` is named then.
+    pub fn check_texts(&self, engine: &Engine, options: &TrainOptions, texts: &Texts, model: &Path) -> Result<()> {
+        let names: Vec<_> = self.text.iter().map(|path| path.display().to_string()).collect();
+        let names = names.join(", ");
+        pi_engine::train::check(engine, texts.train.len(), options).map_err(|e| Failure::text(&e, &names, model))?;
+        let special = engine.tokenizer().special();
+        let window = options.context - usize::from(special.add_bos && special.bos.is_some());
+        let got = texts.kept.len();
+        match &self.eval_text {
+            _ if got >= window => Ok(()),
+            Some(path) => Err(Failure::Work(format!(
+                "{}: text to measure on: expected at least {window} tokens, got {got}",
+                path.display()
+            ))),
+            None => Err(Failure::Work(format!(
+                "{names}: too short to keep a window of {window} tokens back: give more, or --eval-text, or a smaller -c"
+            ))),
         }
-        Ok(())
     }
 }
 

@@ -77,6 +77,7 @@ pub fn run(flags: &TrainFlags) -> Result {
     introduce(&engine, &flags.model);
     let options = flags.training.options(&engine, &flags.engine, flags.ty);
     let texts = flags.training.read(&engine, options.context)?;
+    flags.training.check_texts(&engine, &options, &texts, &flags.model)?;
     let file = File::open(&flags.model).map_err(|e| failure(e.into()))?;
     let model = model_fingerprint(&file, engine.config().activation);
     let state = State::new(&flags.output, model, flags.engine.kv_types(), &options, &texts.train);

@@ -51,7 +51,8 @@ struct Plan<'a> {
 ///
 /// # Errors
 /// [`Error::Choice`] if a tensor is quantised already and may not be quantised anew, or `transpose_down` finds nothing to do;
-/// [`Error::Tensor`] if a tensor is of a type that is not decoded here; [`Error::Cancelled`]; [`Error::Gguf`].
+/// [`Error::Tensor`] if a tensor is of a type that is not decoded here; [`Error::Key`] if the file is a neuron index;
+/// [`Error::Cancelled`]; [`Error::Gguf`].
 pub fn quantize(
     input: &File,
     output: impl AsRef<Path>,
@@ -59,6 +60,11 @@ pub fn quantize(
     options: &QuantizeOptions,
     progress: Option<OnProgress<'_>>,
 ) -> Result<Report> {
+    const ARCHITECTURE: &str = "general.architecture";
+    if input.metadata().get::<&str>(ARCHITECTURE).ok().flatten() == Some("generic.gpu_index") {
+        let got = "a PowerInfer neuron index (.gpuidx), which belongs beside one";
+        return Err(Error::key(input.path(), ARCHITECTURE, "a model", got));
+    }
     let mut report = Report::default();
     let plans = plan(input, ty, options, &mut report)?;
     let mut builder = header(input, ty)?;
