@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Said, call, demo, pi};
+use common::{Said, call, demo, names, pi};
 use pi_core::QuantType;
 use pi_gguf::{File, LayerIndex, NeuronIndex};
 use pi_testkit::{data::test_data, tiny::TinyModel};
@@ -22,13 +22,6 @@ fn greedy(model: &Path) -> String {
     let said = pi_line("run -m {} -n 40 --temp 0 -p Lily", &[model]);
     assert_eq!(said.code, Some(0), "{}", said.err);
     said.out
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Said, call, demo, object, repository};
+use common::{Said, call, demo, names, object, repository};
 use std::{ffi::OsStr, fs, path::Path};
 
 const QUICK: &str = "--samples 600 --epochs 2 --rank 32 -c 64 -b 48";
@@ -19,13 +19,6 @@ fn prepare(model: &Path, output: &Path, more: &str) -> Said {
     let text = text(output.parent().unwrap());
     let paths = ["prepare".as_ref(), model.as_os_str(), "--text".as_ref(), text.as_os_str(), "-o".as_ref()];
     call(paths.into_iter().chain([output.as_os_str()]).chain(more.split_whitespace().map(OsStr::new)))
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[test]

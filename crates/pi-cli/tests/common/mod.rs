@@ -61,6 +61,14 @@ pub fn run_json(line: &str) -> serde_json::Value {
     object(&run(&format!("--json {line}")))
 }
 
+/// The names of what is in a folder, sorted.
+pub fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 pub fn object(said: &Said) -> serde_json::Value {
     assert_eq!(said.code, Some(0), "{}", said.err);
     serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {:?}", said.out))

@@ -33,6 +33,8 @@ pub(crate) struct CpuFfn {
     gate: Option<Weights>,
     up: Weights,
     neurons: NeuronSet,
+    /// The same as a row of marks; empty if they are all.
+    owned: Vec<u64>,
     /// The down matrix as an operator, when it is output-major.
     dense_down: Option<Linear>,
     choice: Choice,
@@ -68,7 +70,17 @@ impl CpuFfn {
         let choice = Choice::new(crossover.get(w.up.ty()), neurons);
         let first = |m: &Matrix| packer.weights(m, neurons, &kernels, &*exec);
         let (gate, up) = (w.gate.as_ref().map(first), first(&w.up));
-        Ok(Self { w: w.clone(), gate, up, neurons: neurons.clone(), dense_down, choice, kernels, exec })
+        Ok(Self {
+            w: w.clone(),
+            gate,
+            up,
+            neurons: neurons.clone(),
+            owned: row_of(neurons),
+            dense_down,
+            choice,
+            kernels,
+            exec,
+        })
     }
 }
 
@@ -180,7 +192,10 @@ impl Run {
             rows2.fetch_add(count.second, Relaxed);
         });
         stats.neurons += (owned * tokens) as u64;
-        stats.marked += marked(&op.neurons, bits, words, tokens);
+        stats.marked += match bits {
+            None => (owned * tokens) as u64,
+            Some(bits) => marked(bits, &op.owned),
+        };
         let active = active_count.into_inner();
         stats.active += active;
         stats.dense += dense_count.into_inner();
@@ -223,14 +238,21 @@ impl Run {
     }
 }
 
-/// Owned neurons × tokens that may fire.
-fn marked(neurons: &NeuronSet, bits: Option<&[u64]>, words: usize, tokens: usize) -> u64 {
-    match bits {
-        None => (neurons.len() * tokens) as u64,
-        Some(bits) if neurons.is_all() => bits.iter().map(|w| u64::from(w.count_ones())).sum(),
-        Some(bits) => bits
-            .chunks_exact(words.max(1))
-            .map(|row| neurons.iter().filter(|id| row[id / 64] >> (id % 64) & 1 == 1).count() as u64)
-            .sum(),
+/// A set as a row of marks; empty if it is all of a layer.
+fn row_of(neurons: &NeuronSet) -> Vec<u64> {
+    if neurons.is_all() {
+        return Vec::new();
+    }
+    let mut row = vec![0; neurons.total().div_ceil(64)];
+    neurons.iter().for_each(|id| row[id / 64] |= 1 << (id % 64));
+    row
+}
+
+/// Marks of owned neurons.
+fn marked(bits: &[u64], owned: &[u64]) -> u64 {
+    let count = |word: u64| u64::from(word.count_ones());
+    match owned.len() {
+        0 => bits.iter().map(|word| count(*word)).sum(),
+        words => bits.chunks_exact(words).flat_map(|row| row.iter().zip(owned)).map(|(a, b)| count(a & b)).sum(),
     }
 }
