@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let best = Kernels::best();
     let theirs = text(&model, best.clone())?;
 
-    let mine = TypeKernels { dot, dot4: |w, x| w.map(|row| dot(row, x)), tile: None, ..*best.get(QuantType::F16) };
+    let mine = TypeKernels { dot, dot4: |w, _, x| w.map(|row| dot(row, x)), tile: None, ..*best.get(QuantType::F16) };
     let ours = text(&model, best.with(QuantType::F16, mine))?;
 
     println!(

@@ -71,7 +71,7 @@ pub struct TypeKernels {
     /// Scalar product of one weight row with one encoded row of activations.
     pub dot: fn(w: &[u8], x: &[u8]) -> f32,
     /// Four weight rows of equal length at once. Equal to four times [`dot`](Self::dot), to the bit.
-    pub dot4: fn(w: [&[u8]; 4], x: &[u8]) -> [f32; 4],
+    pub dot4: Dot4,
     /// Some weight rows (64 at most) beside encoded rows that lie `row_bytes` apart in `x`: the blocked product of prompts.
     /// `y` has a row per encoded row, with a number per weight row. Equal to [`dot`](Self::dot) for each, to the bit. Without
     /// it, operators call that.
@@ -88,10 +88,13 @@ pub struct TypeKernels {
     pub isa: Isa,
 }
 
+/// See [`TypeKernels::dot4`]. `next`: the rows that will be wanted after these, for memory to be asked in time, if they do not
+/// lie after them; empty where nobody knows. The result does not depend on it.
+pub type Dot4 = fn(w: [&[u8]; 4], next: [&[u8]; 4], x: &[u8]) -> [f32; 4];
 /// See [`TypeKernels::tile`].
 pub type Tile = fn(w: &[&[u8]], x: &[u8], row_bytes: usize, y: &mut [f32]);
-/// See [`TypeKernels::axpy4`].
-pub type Axpy4 = fn(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]);
+/// See [`TypeKernels::axpy4`]. `next`: as of [`Dot4`].
+pub type Axpy4 = fn(w: [&[u8]; 4], next: [&[u8]; 4], a: [f32; 4], y: &mut [f32]);
 
 impl TypeKernels {
     /// [`tile`](Self::tile), or what stands in for it.
@@ -112,7 +115,7 @@ impl TypeKernels {
     pub(crate) fn dots(&self, w: &[&[u8]], x: &[u8], y: &mut [f32]) {
         let (fours, rest) = w.as_chunks::<4>();
         for (w, y) in fours.iter().zip(y.as_chunks_mut().0) {
-            *y = (self.dot4)(*w, x);
+            *y = (self.dot4)(*w, [&[]; 4], x);
         }
         for (w, y) in rest.iter().zip(&mut y[4 * fours.len()..]) {
             *y = (self.dot)(w, x);
@@ -121,9 +124,9 @@ impl TypeKernels {
 
     /// [`axpy4`](Self::axpy4), or what stands in for it.
     #[inline]
-    pub fn axpy4(&self, w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
+    pub fn axpy4(&self, w: [&[u8]; 4], next: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
         match self.axpy4 {
-            Some(axpy4) => axpy4(w, a, y),
+            Some(axpy4) => axpy4(w, next, a, y),
             None => w.into_iter().zip(a).for_each(|(w, a)| (self.axpy)(w, a, y)),
         }
     }

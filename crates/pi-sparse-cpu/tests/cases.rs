@@ -42,7 +42,7 @@ fn wrong_kernels_are_found_out() {
     let reference = device(Isa::Reference);
     let mut kernels = *Kernels::reference().get(QuantType::Q4_0);
     kernels.dot = |w, x| 1.1 * (Kernels::reference().get(QuantType::Q4_0).dot)(w, x);
-    kernels.dot4 = |w, x| (Kernels::reference().get(QuantType::Q4_0).dot4)(w, x).map(|v| 1.1 * v);
+    kernels.dot4 = |w, next, x| (Kernels::reference().get(QuantType::Q4_0).dot4)(w, next, x).map(|v| 1.1 * v);
     (kernels.tile, kernels.axpy4) = (None, None);
     let wrong = CpuDevice::new(Kernels::reference().with(QuantType::Q4_0, kernels), Arc::new(Serial));
     for case in small().into_iter().filter(|c| c.ty() == QuantType::Q4_0) {

@@ -51,11 +51,11 @@ macro_rules! repacked {
         let kernels = Kernels::for_isa($isa).expect("available");
         Functions {
             dot: |w, x| with(&[w], |k, w| (k.dot)(w[0], x)),
-            dot4: |w, x| with(&w, |k, w| (k.dot4)([w[0], w[1], w[2], w[3]], x)),
+            dot4: |w, next, x| with(&w, |k, w| (k.dot4)([w[0], w[1], w[2], w[3]], next, x)),
             tile: Some(|w, x, row_bytes, y| with(w, |k, w| k.tile.expect("a tile")(w, x, row_bytes, y))),
             axpy: |w, a, y| with(&[w], |k, w| (k.axpy)(w[0], a, y)),
-            axpy4: Some(|w, a, y| {
-                with(&w, |k, w| k.axpy4.expect("four rows")([w[0], w[1], w[2], w[3]], a, y));
+            axpy4: Some(|w, next, a, y| {
+                with(&w, |k, w| k.axpy4.expect("four rows")([w[0], w[1], w[2], w[3]], next, a, y));
             }),
             decode: |w, out| with(&[w], |k, w| (k.decode)(w[0], out)),
             ..functions(&kernels.packed(QuantType::$ty).expect("a packed layout").kernels)
@@ -91,11 +91,11 @@ fn a_wrong_kernel_is_found_out() {
     let encode = |_: &[f32], out: &mut [u8]| out.fill(0);
     let wrong = [
         Functions { dot: |_, _| 0.0, ..good },
-        Functions { dot4: |_, _| [1.0; 4], ..good },
+        Functions { dot4: |_, _, _| [1.0; 4], ..good },
         Functions { tile: Some(|_, _, _, y| y.fill(1.0)), ..good },
         Functions { axpy: |_, _, _| {}, ..good },
         Functions { axpy: |_, _, y| y.iter_mut().for_each(|y| *y += 1e-3), ..good },
-        Functions { axpy4: Some(|_, _, _| {}), ..good },
+        Functions { axpy4: Some(|_, _, _, _| {}), ..good },
         Functions { decode: |_, out| out.fill(0.0), ..good },
         Functions { activations: pi_testkit::kernels::Activations { encode, ..good.activations }, ..good },
     ];

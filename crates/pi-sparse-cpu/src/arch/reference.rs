@@ -44,7 +44,7 @@ fn of<const T: usize>() -> TypeKernels {
     TypeKernels {
         activations: Activations::F32,
         dot: dot::<T>,
-        dot4: |w, x| w.map(|w| dot::<T>(w, x)),
+        dot4: |w, _, x| w.map(|w| dot::<T>(w, x)),
         tile: Some(tile::<T>),
         axpy: axpy::<T>,
         axpy4: Some(axpy4::<T>),
@@ -143,7 +143,7 @@ fn axpy<const T: usize>(w: &[u8], a: f32, y: &mut [f32]) {
     }
 }
 
-fn axpy4<const T: usize>(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
+fn axpy4<const T: usize>(w: [&[u8]; 4], _: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
     w.into_iter().zip(a).for_each(|(w, a)| axpy::<T>(w, a, y));
 }
 

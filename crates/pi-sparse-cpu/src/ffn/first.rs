@@ -1,11 +1,8 @@
 //! The first half: from inputs to one number per neuron and token.
 
-use crate::{Activate, TypeKernels, arch::prefetch, split::Columns, weights::Weights};
+use crate::{Activate, TypeKernels, split::Columns, weights::Weights};
 use pi_core::{EncodedRows, Error, FfnWeights, Gating, Hidden, MatrixView, NeuronSet, Result};
-use std::ops::Range;
 
-/// Bytes of a row that are asked for while the rows before it are computed.
-const NEXT: usize = 512;
 /// Tokens that share a pass over a run of neurons.
 const TOKEN_BLOCK: usize = 32;
 
@@ -38,12 +35,8 @@ impl<'a> Half<'a> {
         let ids = &list.ids[..list.len];
         let (fours, rest) = ids.as_chunks::<4>();
         for (i, (four, out)) in fours.iter().zip(out.as_chunks_mut().0).enumerate() {
-            // the hardware goes on by itself once it sees that a row is read
-            for id in ids.iter().skip(4 * i + 4).take(4) {
-                let row = self.w.row(*id as usize);
-                prefetch(&row[..row.len().min(NEXT)]);
-            }
-            *out = (self.k.dot4)(four.map(|id| self.w.row(id as usize)), x);
+            let next = fours.get(i + 1).map_or([&[][..]; 4], |four| four.map(|id| self.w.row(id as usize)));
+            *out = (self.k.dot4)(four.map(|id| self.w.row(id as usize)), next, x);
             (0..4).for_each(|j| out[j] += self.bias(four[j] as usize));
         }
         for (id, out) in rest.iter().zip(&mut out[fours.len() * 4..]) {
@@ -135,8 +128,15 @@ impl Task<'_> {
             } else {
                 for t in 0..tokens {
                     let h = part.row(t);
-                    let mut fires = List::EMPTY;
-                    let marked = self.gates(from, t, at..at + n, h, |i, id, _| fires.push(i, id));
+                    let (mut marked, mut fires) = (List::EMPTY, List::EMPTY);
+                    h[at..at + n].fill(0.0);
+                    for i in 0..n {
+                        let id = self.neurons.id(from + i);
+                        if self.may_fire(t, id) {
+                            marked.push(at + i, id);
+                        }
+                    }
+                    self.gates(&marked, t, h, |i, id, _| fires.push(i, id));
                     touched.0 |= marked.bits(at);
                     touched.1 |= self.finish(&fires, t, h, &mut count).bits(at);
                 }
@@ -147,51 +147,48 @@ impl Task<'_> {
         count
     }
 
-    /// The same for one token: neurons that fire are collected until there are enough of them to ask for the next rows while
-    /// the ones before are computed.
+    /// The same for one token: neurons are collected until there are enough of them to ask for the next rows while the ones
+    /// before are computed.
     fn one_token(&self, start: usize, h: &mut [f32], count: &mut Counts) {
-        let mut fires = List::EMPTY;
-        for at in (0..h.len()).step_by(CHUNK) {
-            let n = (h.len() - at).min(CHUNK);
-            let marked = self.gates(start + at, 0, at..at + n, h, |i, id, h| {
-                fires.push(i, id);
-                if fires.len == CHUNK {
-                    count.second += self.finish(&fires, 0, h, count).len as u64;
-                    fires.len = 0;
+        let (mut marked, mut fires) = (List::EMPTY, List::EMPTY);
+        h.fill(0.0);
+        for i in 0..h.len() {
+            let id = self.neurons.id(start + i);
+            if self.may_fire(0, id) {
+                marked.push(i, id);
+                if marked.len == CHUNK {
+                    self.pass(&mut marked, &mut fires, h, count);
                 }
-            });
-            count.first += marked.len as u64;
+            }
         }
+        self.pass(&mut marked, &mut fires, h, count);
         count.second += self.finish(&fires, 0, h, count).len as u64;
     }
 
-    /// The gates of those neurons from `from` on that are marked; `h[places]` gets them where they fire, and 0 elsewhere.
-    fn gates(
-        &self,
-        from: usize,
-        t: usize,
-        places: Range<usize>,
-        h: &mut [f32],
-        mut fires: impl FnMut(usize, usize, &mut [f32]),
-    ) -> List {
-        let first = self.gate.unwrap_or(self.up);
-        let mut marked = List::EMPTY;
-        for (i, from) in places.clone().zip(from..) {
-            let id = self.neurons.id(from);
-            if self.may_fire(t, id) {
-                marked.push(i, id);
+    /// Empties a list of marked neurons: those that fire go to the other one, and that is worked off when it is full.
+    fn pass(&self, marked: &mut List, fires: &mut List, h: &mut [f32], count: &mut Counts) {
+        count.first += marked.len as u64;
+        self.gates(marked, 0, h, |i, id, h| {
+            fires.push(i, id);
+            if fires.len == CHUNK {
+                count.second += self.finish(fires, 0, h, count).len as u64;
+                fires.len = 0;
             }
-        }
-        h[places].fill(0.0);
+        });
+        marked.len = 0;
+    }
+
+    /// The gates of marked neurons: `h` gets them where they fire.
+    fn gates(&self, marked: &List, t: usize, h: &mut [f32], mut fires: impl FnMut(usize, usize, &mut [f32])) {
+        let first = self.gate.unwrap_or(self.up);
         let mut gates = [0.0; CHUNK];
-        first.gathered(&marked, t, &mut gates);
+        first.gathered(marked, t, &mut gates);
         for ((i, id), gate) in marked.iter().zip(gates) {
             if !self.w.skip || self.w.act.fires(gate) {
                 h[i] = gate;
                 fires(i, id, h);
             }
         }
-        marked
     }
 
     /// Neurons that fire: `h` holds what the gate is, and gets what the neuron contributes with. Returns those whose second

@@ -25,7 +25,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use sum::{MIN_COLUMNS, Sum};
+use sum::{MIN_COLUMNS, Sum, min_columns};
 
 pub(crate) struct CpuFfn {
     w: FfnWeights,
@@ -219,13 +219,16 @@ impl Run {
         } else {
             let (tokens, h) = (h.tokens(), h.host()?);
             fired.clear();
-            let fires = |i: usize| h.iter().skip(i).step_by(owned).any(|&v| v != 0.0);
-            fired.extend((0..owned).filter(|&i| fires(i)).map(|i| i as u32));
+            let fires = |i: &u32| h.iter().skip(*i as usize).step_by(owned).any(|&v| v != 0.0);
+            match tokens {
+                1 => fired.extend((0u32..).zip(h).filter(|(_, v)| **v != 0.0).map(|(i, _)| i)),
+                _ => fired.extend((0..owned as u32).filter(fires)),
+            }
             let m = op.w.down.matrix();
             let sum =
                 Sum { op, k: op.kernels.get(m.ty()), floats: op.kernels.get(QuantType::F32), m, fired, h, tokens };
-            let min = MIN_COLUMNS.max(m.ty().info().block_len);
-            split::columns(&*op.exec, output(out, Write::Set)?, m.cols(), min, min, |mut part| sum.columns(&mut part));
+            let (step, min) = (MIN_COLUMNS.max(m.ty().info().block_len), min_columns(m, op.exec.width()));
+            split::columns(&*op.exec, output(out, Write::Set)?, m.cols(), step, min, |mut part| sum.columns(&mut part));
             stats.bytes += (fired.len() * m.row_bytes()) as u64;
         }
         // Neuron 0 belongs to exactly one operator of a layer: its owner adds the bias.

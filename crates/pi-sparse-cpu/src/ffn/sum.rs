@@ -1,12 +1,21 @@
 //! The second half: the sum of the firing neurons' down rows.
 
 use super::CpuFfn;
-use crate::{TypeKernels, arch::prefetch, split::Columns};
+use crate::{TypeKernels, split::Columns};
 use pi_core::{Matrix, QuantType};
 use std::ops::Range;
 
 /// Columns of the sum that are worth a task of their own.
 pub(super) const MIN_COLUMNS: usize = 64;
+/// Bytes of a row that are worth going there for: each piece costs a look-up of its page, and lines at its ends are read twice.
+const WIDE: usize = 512;
+
+/// The least columns for a task of `threads` that share `m`'s.
+pub(super) fn min_columns(m: &Matrix, threads: usize) -> usize {
+    let info = m.ty().info();
+    let wide = (WIDE / info.block_bytes).max(1) * info.block_len;
+    MIN_COLUMNS.max(info.block_len).max(wide.min(m.cols() / threads.max(1)))
+}
 /// Numbers of down rows that are decoded at a time: rows times columns.
 const DECODED: (usize, usize) = (16, 256);
 /// Tokens from which on a down row is decoded once instead of for each.
@@ -53,21 +62,23 @@ impl Sum<'_> {
     /// Adds the rows of `some` neurons to a token's sum, four at a time, in order.
     fn add<'r>(&self, k: &TypeKernels, some: &[u32], t: usize, row: impl Fn(u32) -> &'r [u8], y: &mut [f32]) {
         let h = &self.h[t * self.op.neurons.len()..][..self.op.neurons.len()];
-        // four rows are computed when the next four are known and asked for
-        let (mut rows, mut by, mut n) = ([&[][..]; 8], [0.0; 8], 0);
+        // four rows are computed when the next four are known
+        let (mut before, mut rows, mut by, mut n) = (None, [&[][..]; 4], [0.0; 4], 0);
         for &i in some {
             let a = h[i as usize];
             if a != 0.0 {
                 (rows[n], by[n]) = (row(i), a);
-                prefetch(rows[n]);
                 n += 1;
-                if n == 8 {
-                    k.axpy4([rows[0], rows[1], rows[2], rows[3]], [by[0], by[1], by[2], by[3]], y);
-                    rows.copy_within(4.., 0);
-                    by.copy_within(4.., 0);
-                    n = 4;
+                if n == 4 {
+                    if let Some((before, by)) = before.replace((rows, by)) {
+                        k.axpy4(before, rows, by, y);
+                    }
+                    n = 0;
                 }
             }
+        }
+        if let Some((before, by)) = before {
+            k.axpy4(before, [&[]; 4], by, y);
         }
         (0..n).for_each(|j| (k.axpy)(rows[j], by[j], y));
     }

@@ -32,7 +32,12 @@ thread_local! {
 /// with zeros.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&[[u8; N]; 8]) -> __m256) -> [f32; R] {
+fn dots<const R: usize, const N: usize>(
+    w: [&[u8]; R],
+    next: [&[u8]; R],
+    x: &[u8],
+    read: impl Fn(&[[u8; N]; 8]) -> __m256,
+) -> [f32; R] {
     let bytes = w;
     let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
     let x = x.as_chunks::<4>().0;
@@ -43,11 +48,11 @@ fn dots<const R: usize, const N: usize>(w: [&[u8]; R], x: &[u8], read: impl Fn(&
         whole[r] = &w[r].as_chunks().0[..eights.len()];
     }
     let mut acc = [_mm256_setzero_ps(); R];
-    let ahead = rows::ahead(&bytes);
+    let ahead = rows::Ahead::new(&bytes, next);
     for (i, x) in eights.iter().enumerate() {
         let x = load_bytes(x);
         if (8 * N * i).is_multiple_of(64) {
-            rows::ask(&bytes, 8 * N * i, 64, ahead);
+            ahead.ask(&bytes, 8 * N * i, 64);
         }
         for r in 0..R {
             acc[r] = _mm256_fmadd_ps(read(&whole[r][i]), x, acc[r]);
@@ -215,10 +220,12 @@ fn add<const T: usize>(panel: &[[__m256; 4]], x: [&[__m256; PART / 8]; T], total
 #[inline]
 fn update<const R: usize, const N: usize>(
     w: [&[u8]; R],
+    next: [&[u8]; R],
     y: &mut [f32],
     read: impl Fn(&[[u8; N]; 8]) -> __m256,
     f: impl Fn([__m256; R], &mut [f32; 8]),
 ) {
+    let (bytes, ahead) = (w, rows::Ahead::picked(next));
     let w: [&[[u8; N]]; R] = w.map(|w| w.as_chunks().0);
     let n = w.iter().fold(y.len(), |n, w| n.min(w.len()));
     let mut whole: [&[[[u8; N]; 8]]; R] = [&[]; R];
@@ -227,6 +234,9 @@ fn update<const R: usize, const N: usize>(
     }
     let (y8, y_rest) = y[..n].as_chunks_mut::<8>();
     for (i, y) in y8.iter_mut().enumerate() {
+        if (8 * N * i).is_multiple_of(64) {
+            ahead.ask(&bytes, 8 * N * i, 64);
+        }
         let mut v = [_mm256_setzero_ps(); R];
         for r in 0..R {
             v[r] = read(&whole[r][i]);
@@ -250,8 +260,8 @@ macro_rules! float_kernels {
         pub(in crate::arch::x86_64) const $name: TypeKernels = {
             #[target_feature(enable = $features)]
             #[inline]
-            fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
-                super::float::dots(w, x, |b: &[[u8; $bytes]; 8]| $read(b))
+            fn dots<const R: usize>(w: [&[u8]; R], next: [&[u8]; R], x: &[u8]) -> [f32; R] {
+                super::float::dots(w, next, x, |b: &[[u8; $bytes]; 8]| $read(b))
             }
 
             #[target_feature(enable = $features)]
@@ -262,9 +272,9 @@ macro_rules! float_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
+            fn axpys<const R: usize>(w: [&[u8]; R], next: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
                 let read = |b: &[[u8; $bytes]; 8]| $read(b);
-                update(w, y, read, |v, y| {
+                update(w, next, y, read, |v, y| {
                     let mut sum = load(y);
                     for r in 0..R {
                         sum = _mm256_fmadd_ps(_mm256_set1_ps(a[r]), v[r], sum);
@@ -275,7 +285,7 @@ macro_rules! float_kernels {
 
             #[target_feature(enable = $features)]
             fn decode(w: &[u8], out: &mut [f32]) {
-                update([w], out, |b: &[[u8; $bytes]; 8]| $read(b), |[v], out| store(out, v));
+                update([w], [&[]], out, |b: &[[u8; $bytes]; 8]| $read(b), |[v], out| store(out, v));
             }
 
             rows::row_kernels!(F32, $isa, $features)

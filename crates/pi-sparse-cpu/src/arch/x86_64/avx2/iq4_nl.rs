@@ -42,11 +42,10 @@ fn unpack(w: &[u8; 36]) -> Pair {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 36], eights: &mut [__m256; 8]) {
-    for (b, w) in w.as_chunks::<18>().0.iter().enumerate() {
-        let d = half_all(w, 0);
-        widen(values(load16(w, 2)), 4 * b, |i, q| eights[i] = _mm256_mul_ps(d, q));
-    }
+fn numbers(w: &[u8; 36], b: usize) -> [__m256; 4] {
+    let w = small::block::<18, 36>(w, b);
+    let d = half_all(w, 0);
+    times(widen(values(load16(w, 2))), d, None)
 }
 
 /// Repacked: two scales, then codes: bytes as in Q8_0, of which the first half is in the low half bytes.

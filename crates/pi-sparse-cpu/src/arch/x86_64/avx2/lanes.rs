@@ -218,14 +218,38 @@ pub(super) fn shift_mask(v: __m256i, by: usize, mask: i8) -> __m256i {
     _mm256_and_si256(_mm256_srl_epi16(v, _mm_cvtsi32_si128(by as i32)), _mm256_set1_epi8(mask))
 }
 
-/// Passes on 32 signed codes as eight f32 numbers at a time: `emit(first + i, numbers)`.
+/// 32 signed codes as numbers.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn widen(codes: __m256i, first: usize, mut emit: impl FnMut(usize, __m256)) {
+pub(super) fn widen(codes: __m256i) -> [__m256; 4] {
     let (a, b) = (_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
-    for (i, part) in [a, _mm_srli_si128(a, 8), b, _mm_srli_si128(b, 8)].into_iter().enumerate() {
-        emit(first + i, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part)));
+    let eight = |part| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part));
+    [eight(a), eight(_mm_srli_si128(a, 8)), eight(b), eight(_mm_srli_si128(b, 8))]
+}
+
+/// The low halves of the 16 bytes at `at`, then their high halves, as numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn nibble_numbers<const B: usize>(w: &[u8; B], at: usize) -> [__m256; 4] {
+    let bytes = |at: usize| _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(word_at(w, at) as i64));
+    let (a, b) = (bytes(at), bytes(at + 8));
+    let low = |v| _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(15)));
+    let high = |v| _mm256_cvtepi32_ps(_mm256_srli_epi32(v, 4));
+    [low(a), low(b), high(a), high(b)]
+}
+
+/// Codes times a scale and, where there is one, plus a minimum. Products of codes and scales are exact, so that one rounding
+/// is the same as two.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+pub(super) fn times(mut v: [__m256; 4], scale: __m256, min: Option<__m256>) -> [__m256; 4] {
+    for v in &mut v {
+        *v = match min {
+            Some(min) => _mm256_fmadd_ps(*v, scale, min),
+            None => _mm256_mul_ps(*v, scale),
+        };
     }
+    v
 }
 
 /// One 16-bit number for each half of a vector, from bytes `2 i` and `2 i + 1` of signed `bytes`.

@@ -30,6 +30,7 @@ pub(super) struct Head<const M: usize> {
 #[inline]
 pub(super) fn dots<const R: usize, const W: usize, const M: usize>(
     w: [&[u8]; R],
+    next: [&[u8]; R],
     x: &[u8],
     sums: usize,
     prepare: impl Fn(&[u8; W]) -> __m256i,
@@ -38,10 +39,10 @@ pub(super) fn dots<const R: usize, const W: usize, const M: usize>(
 ) -> [f32; R] {
     let bytes = w;
     let w: [&[[u8; W]]; R] = w.map(|w| w.as_chunks().0);
-    let ahead = rows::ahead(&bytes);
+    let ahead = rows::Ahead::new(&bytes, next);
     let mut total = [_mm256_setzero_ps(); R];
     for (s, x) in x.as_chunks().0.iter().enumerate().take(w[0].len()) {
-        rows::ask(&bytes, s * W, W, ahead);
+        ahead.ask(&bytes, s * W, W);
         for r in 0..R {
             let Some(w) = w[r].get(s) else { break };
             let scales = prepare(w);
@@ -161,12 +162,18 @@ pub(super) struct Table {
 /// The 32 numbers of group `i`, from its codes as signed bytes.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn numbers(bytes: __m256i, i: usize, table: &Table, has_min: bool, mut emit: impl FnMut(usize, __m256)) {
-    widen(bytes, 0, |at, q| {
+pub(super) fn numbers(bytes: __m256i, i: usize, table: &Table, has_min: bool) -> [__m256; 4] {
+    let mut v = widen(bytes);
+    for (at, v) in v.iter_mut().enumerate() {
         let half = 2 * i + at / 2;
-        let v = _mm256_mul_ps(_mm256_set1_ps(table.scales[half]), q);
-        emit(at, if has_min { _mm256_sub_ps(v, _mm256_set1_ps(table.mins[half])) } else { v });
-    });
+        let scale = _mm256_set1_ps(table.scales[half]);
+        // products of codes and scales are exact
+        *v = match has_min {
+            true => _mm256_fmsub_ps(scale, *v, _mm256_set1_ps(table.mins[half])),
+            false => _mm256_mul_ps(scale, *v),
+        };
+    }
+    v
 }
 
 /// The kernels of a type whose file has `prepare`, `codes`, `head`, `bytes` and `table`; bytes per block, number of vectors
@@ -190,8 +197,8 @@ macro_rules! large_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
-                large::dots::<R, $w, $m>(w, x, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w))
+            fn dots<const R: usize>(w: [&[u8]; R], next: [&[u8]; R], x: &[u8]) -> [f32; R] {
+                large::dots::<R, $w, $m>(w, next, x, $sums, |w| prepare(w), |w, s, i| codes(w, s, i), |w| head(w))
             }
 
             #[target_feature(enable = $features)]
@@ -203,21 +210,24 @@ macro_rules! large_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
+            fn axpys<const R: usize>(w: [&[u8]; R], next: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
+                let (bytes_of, ahead) = (w, rows::Ahead::picked(next));
                 let w: [&[[u8; $w]]; R] = w.map(|w| w.as_chunks().0);
                 for (b, y) in y.as_chunks_mut::<256>().0.iter_mut().enumerate().take(w[0].len()) {
+                    ahead.ask(&bytes_of, b * $w, $w);
                     let tables: [large::Table; R] = std::array::from_fn(|r| table(&w[r][b]));
                     for (i, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate() {
                         let y = y.as_chunks_mut().0;
                         let mut v = [lanes::load(&y[0]), lanes::load(&y[1]), lanes::load(&y[2]), lanes::load(&y[3])];
                         for r in 0..R {
                             let a = _mm256_set1_ps(a[r]);
-                            large::numbers(bytes(&w[r][b], i), i, &tables[r], $m > 0, |i, n| {
-                                v[i] = _mm256_fmadd_ps(a, n, v[i]);
-                            });
+                            let n = large::numbers(bytes(&w[r][b], i), i, &tables[r], $m > 0);
+                            for j in 0..4 {
+                                v[j] = _mm256_fmadd_ps(a, n[j], v[j]);
+                            }
                         }
-                        for i in 0..4 {
-                            lanes::store(&mut y[i], v[i]);
+                        for j in 0..4 {
+                            lanes::store(&mut y[j], v[j]);
                         }
                     }
                 }
@@ -228,9 +238,10 @@ macro_rules! large_kernels {
                 for (w, out) in w.as_chunks::<$w>().0.iter().zip(out.as_chunks_mut::<256>().0) {
                     let table = table(w);
                     for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                        large::numbers(bytes(w, i), i, &table, $m > 0, |i, v| {
-                            lanes::store(&mut out.as_chunks_mut().0[i], v);
-                        });
+                        let n = large::numbers(bytes(w, i), i, &table, $m > 0);
+                        for (out, n) in out.as_chunks_mut().0.iter_mut().zip(n) {
+                            lanes::store(out, n);
+                        }
                     }
                 }
             }

@@ -92,13 +92,13 @@ macro_rules! kernel_table {
             // SAFETY: entries leave this module only through `kernels`, after the CPU was found to have the features.
             dot: |w, x| unsafe { $dot(w, x) },
             // SAFETY: as above.
-            dot4: |w, x| unsafe { $dot4(w, x) },
+            dot4: |w, next, x| unsafe { $dot4(w, next, x) },
             // SAFETY: as above.
             tile: Some(|w, x, row_bytes, y| unsafe { $tile(w, x, row_bytes, y) }),
             // SAFETY: as above.
             axpy: |w, a, y| unsafe { $axpy(w, a, y) },
             // SAFETY: as above.
-            axpy4: Some(|w, a, y| unsafe { $axpy4(w, a, y) }),
+            axpy4: Some(|w, next, a, y| unsafe { $axpy4(w, next, a, y) }),
             // SAFETY: as above.
             decode: |w, out| unsafe { $decode(w, out) },
             isa: crate::kernels::Isa::$isa,

@@ -19,12 +19,14 @@ fn unpack(w: &[u8; 36]) -> Pair {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 36], eights: &mut [__m256; 8]) {
-    for (b, w) in w.as_chunks::<18>().0.iter().enumerate() {
-        let d = half_all(w, 0);
-        let codes = _mm256_sub_epi8(halves(load16(w, 2)), _mm256_set1_epi8(8));
-        widen(codes, 4 * b, |i, q| eights[i] = _mm256_mul_ps(q, d));
+fn numbers(w: &[u8; 36], b: usize) -> [__m256; 4] {
+    let w = small::block::<18, 36>(w, b);
+    let d = half_all(w, 0);
+    let mut v = nibble_numbers(w, 2);
+    for v in &mut v {
+        *v = _mm256_sub_ps(*v, _mm256_set1_ps(8.0));
     }
+    times(v, d, None)
 }
 
 /// Repacked: two scales, then codes.

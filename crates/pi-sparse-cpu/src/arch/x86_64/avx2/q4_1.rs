@@ -20,11 +20,10 @@ fn unpack(w: &[u8; 40]) -> Pair {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 40], eights: &mut [__m256; 8]) {
-    for (b, w) in w.as_chunks::<20>().0.iter().enumerate() {
-        let (d, m) = (half_all(w, 0), half_all(w, 2));
-        widen(halves(load16(w, 4)), 4 * b, |i, q| eights[i] = _mm256_add_ps(_mm256_mul_ps(q, d), m));
-    }
+fn numbers(w: &[u8; 40], b: usize) -> [__m256; 4] {
+    let w = small::block::<20, 40>(w, b);
+    let (d, m) = (half_all(w, 0), half_all(w, 2));
+    times(nibble_numbers(w, 4), d, Some(m))
 }
 
 /// Repacked: two scales, two minima, then codes.

@@ -87,12 +87,11 @@ fn unpack(w: &[u8; 44]) -> Pair {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 44], eights: &mut [__m256; 8]) {
-    for (b, w) in w.as_chunks::<22>().0.iter().enumerate() {
-        let d = half_all(w, 0);
-        let codes = _mm256_sub_epi8(bytes(w), _mm256_set1_epi8(16));
-        widen(codes, 4 * b, |i, q| eights[i] = _mm256_mul_ps(q, d));
-    }
+fn numbers(w: &[u8; 44], b: usize) -> [__m256; 4] {
+    let w = small::block::<22, 44>(w, b);
+    let d = half_all(w, 0);
+    let codes = _mm256_sub_epi8(bytes(w), _mm256_set1_epi8(16));
+    times(widen(codes), d, None)
 }
 
 /// Repacked: two scales, fifth bits, then the low bits of codes.

@@ -28,11 +28,10 @@ fn unpack(w: &[u8; 48]) -> Pair {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 48], eights: &mut [__m256; 8]) {
-    for (b, w) in w.as_chunks::<24>().0.iter().enumerate() {
-        let (d, m) = (half_all(w, 0), half_all(w, 2));
-        widen(bytes(w), 4 * b, |i, q| eights[i] = _mm256_add_ps(_mm256_mul_ps(q, d), m));
-    }
+fn numbers(w: &[u8; 48], b: usize) -> [__m256; 4] {
+    let w = small::block::<24, 48>(w, b);
+    let (d, m) = (half_all(w, 0), half_all(w, 2));
+    times(widen(bytes(w)), d, Some(m))
 }
 
 /// Repacked: two scales, two minima, fifth bits, then the low bits of codes.

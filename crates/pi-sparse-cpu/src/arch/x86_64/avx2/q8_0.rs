@@ -20,11 +20,10 @@ fn unpack(w: &[u8; 68]) -> Pair {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn numbers(w: &[u8; 68], eights: &mut [__m256; 8]) {
-    for (b, w) in w.as_chunks::<34>().0.iter().enumerate() {
-        let d = half_all(w, 0);
-        widen(load32(w, 2), 4 * b, |i, q| eights[i] = _mm256_mul_ps(q, d));
-    }
+fn numbers(w: &[u8; 68], b: usize) -> [__m256; 4] {
+    let w = small::block::<34, 68>(w, b);
+    let d = half_all(w, 0);
+    times(widen(load32(w, 2)), d, None)
 }
 
 /// Repacked: two scales, then codes; those of even vectors in even bytes.

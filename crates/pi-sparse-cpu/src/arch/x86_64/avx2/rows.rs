@@ -11,23 +11,49 @@ pub(super) fn block_of<const B: usize>(x: &[u8], row_bytes: usize, t: usize, s: 
     x.get(t * row_bytes + s * B..)?.first_chunk()
 }
 
-/// How far ahead of the bytes of four rows to ask for more: if they follow each other in memory, more rows will usually be
-/// wanted after them. The CPU's own prefetching alone leaves these kernels at half of what memory gives, as they compute too
-/// much between loads. 0 if the rows are picked from here and there: whoever picks them knows the next ones.
-#[inline(always)]
-pub(super) fn ahead<const R: usize>(w: &[&[u8]; R]) -> usize {
-    let len = w[0].len();
-    let follow = |r: usize| std::ptr::eq(w[r].as_ptr(), w[r - 1].as_ptr().wrapping_add(len));
-    if R == 4 && len > 0 && (1..R).all(follow) { 4 * len * FAR_ENOUGH.div_ceil(4 * len) } else { 0 }
+/// What to ask memory for while rows are computed. The CPU's own prefetching alone leaves these kernels at half of what memory
+/// gives, as they compute too much between loads.
+#[derive(Clone, Copy)]
+pub(super) enum Ahead<'a, const R: usize> {
+    /// The rows follow each other in memory, so more will usually be wanted after them: what lies this far after them.
+    Far(usize),
+    /// Rows that were picked from here and there, as the next ones are.
+    Picked([&'a [u8]; R]),
+    None,
 }
 
-/// Asks for `n` bytes of each row, those that lie `ahead` after the bytes from `at`: in the order in which they lie in memory,
-/// which is what memory is fastest with.
-#[inline(always)]
-pub(super) fn ask<const R: usize>(w: &[&[u8]; R], at: usize, n: usize, ahead: usize) {
-    if ahead > 0 {
-        for line in (0..R * n).step_by(64) {
-            prefetch(w[0], R * at + line + ahead);
+impl<'a, const R: usize> Ahead<'a, R> {
+    /// `next`, if there are any.
+    #[inline(always)]
+    pub(super) fn picked(next: [&'a [u8]; R]) -> Self {
+        if next[0].is_empty() { Self::None } else { Self::Picked(next) }
+    }
+
+    #[inline(always)]
+    pub(super) fn new(w: &[&[u8]; R], next: [&'a [u8]; R]) -> Self {
+        let len = w[0].len();
+        let follow = |a: &[u8], b: &[u8]| std::ptr::eq(b.as_ptr(), a.as_ptr().wrapping_add(len));
+        match Self::picked(next) {
+            Self::Picked(next) if !follow(w[R - 1], next[0]) => Self::Picked(next),
+            _ if R == 4 && len > 0 && (1..R).all(|r| follow(w[r - 1], w[r])) => {
+                Self::Far(4 * len * FAR_ENOUGH.div_ceil(4 * len))
+            }
+            ahead => ahead,
+        }
+    }
+
+    /// Asks for as much as `n` bytes of each row, which those `at` are being computed of. Of rows that follow each other, in the
+    /// order in which they lie in memory, which is what memory is fastest with.
+    #[inline(always)]
+    pub(super) fn ask(self, w: &[&[u8]; R], at: usize, n: usize) {
+        match self {
+            Self::Far(ahead) => (0..R * n).step_by(64).for_each(|line| prefetch(w[0], R * at + line + ahead)),
+            Self::Picked(next) => {
+                for next in next {
+                    (at.next_multiple_of(64)..at + n).step_by(64).for_each(|line| prefetch(next, line));
+                }
+            }
+            Self::None => {}
         }
     }
 }
@@ -46,12 +72,12 @@ macro_rules! row_kernels {
     ($activations:ident, $isa:ident, $features:literal) => {{
         #[target_feature(enable = $features)]
         fn dot(w: &[u8], x: &[u8]) -> f32 {
-            dots([w], x)[0]
+            dots([w], [&[]], x)[0]
         }
 
         #[target_feature(enable = $features)]
-        fn dot4(w: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
-            if rows::equal(&w) { dots(w, x) } else { [dot(w[0], x), dot(w[1], x), dot(w[2], x), dot(w[3], x)] }
+        fn dot4(w: [&[u8]; 4], next: [&[u8]; 4], x: &[u8]) -> [f32; 4] {
+            if rows::equal(&w) { dots(w, next, x) } else { [dot(w[0], x), dot(w[1], x), dot(w[2], x), dot(w[3], x)] }
         }
 
         #[target_feature(enable = $features)]
@@ -69,13 +95,13 @@ macro_rules! row_kernels {
 
         #[target_feature(enable = $features)]
         fn axpy(w: &[u8], a: f32, y: &mut [f32]) {
-            axpys([w], [a], y);
+            axpys([w], [&[]], [a], y);
         }
 
         #[target_feature(enable = $features)]
-        fn axpy4(w: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
+        fn axpy4(w: [&[u8]; 4], next: [&[u8]; 4], a: [f32; 4], y: &mut [f32]) {
             if rows::equal(&w) {
-                return axpys(w, a, y);
+                return axpys(w, next, a, y);
             }
             for r in 0..4 {
                 axpy(w[r], a[r], y);

@@ -32,19 +32,20 @@ pub(super) struct Pair {
 #[inline]
 pub(super) fn dots<const R: usize, const P: usize, const O: i16>(
     bytes: [&[u8]; R],
+    next: [&[u8]; R],
     x: &[u8],
     unpack: impl Fn(&[u8; P]) -> Pair,
     fill: fn(&[u8]) -> [u8; P],
 ) -> [f32; R] {
     let w: [(&[[u8; P]], &[u8]); R] = bytes.map(|w| w.as_chunks());
     let (pairs, lone) = (w[0].0.len(), has_block::<P>(w[0].1));
-    let ahead = rows::ahead(&bytes);
+    let ahead = rows::Ahead::new(&bytes, next);
     let mut total = [_mm256_setzero_ps(); R];
     for (s, x) in x.as_chunks::<BYTES>().0.iter().enumerate().take((pairs + usize::from(lone)).div_ceil(PAIRS)) {
         let mut part = [_mm256_setzero_ps(); R];
         let first = s * PAIRS;
         let n = (pairs - first).min(PAIRS);
-        rows::ask(&bytes, first * P, n * P, ahead);
+        ahead.ask(&bytes, first * P, n * P);
         if n == PAIRS {
             let mut whole = [&[[0; P]; PAIRS]; R];
             for r in 0..R {
@@ -192,14 +193,15 @@ fn add<const M: bool>(panel: &Panel, x: &X, totals: &mut [__m256; 4]) {
     }
 }
 
-/// `y += a * row` for some rows of equal length, whole blocks of 32. `numbers` passes on a pair's numbers, eight at a time.
+/// `y += a * row` for some rows of equal length, whole blocks of 32. `numbers` gives those of a block of a pair.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn axpys<const R: usize, const P: usize>(
     w: [&[u8]; R],
+    next: [&[u8]; R],
     a: [f32; R],
     y: &mut [f32],
-    numbers: impl Fn(&[u8; P], &mut [__m256; 8]),
+    numbers: impl Fn(&[u8; P], usize) -> [__m256; 4],
     fill: fn(&[u8]) -> [u8; P],
 ) {
     let mut by = [_mm256_setzero_ps(); R];
@@ -207,36 +209,43 @@ pub(super) fn axpys<const R: usize, const P: usize>(
         by[r] = _mm256_set1_ps(a[r]);
     }
     let rows: [(&[[u8; P]], &[u8]); R] = w.map(|w| w.as_chunks());
-    let mut eights = [_mm256_setzero_ps(); 8];
     let whole = rows[0].0.len().min(y.len() / 64);
+    let mut pairs = [&rows[0].0[..0]; R];
+    for r in 0..R {
+        pairs[r] = &rows[r].0[..whole];
+    }
     let (y, rest) = y.split_at_mut(64 * whole);
+    let ahead = rows::Ahead::picked(next);
     for (i, y) in y.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-        let y = y.as_chunks_mut().0;
-        let mut v = [_mm256_setzero_ps(); 8];
-        for j in 0..8 {
-            v[j] = load(&y[j]);
+        if i.is_multiple_of(PAIRS) {
+            ahead.ask(&w, i * P, PAIRS * P);
         }
-        for r in 0..R {
-            numbers(&rows[r].0[i], &mut eights);
-            for j in 0..8 {
-                v[j] = _mm256_fmadd_ps(by[r], eights[j], v[j]);
+        // A block at a time: with the sums of two, there would be too few registers.
+        for (b, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let y = y.as_chunks_mut().0;
+            let mut v = [load(&y[0]), load(&y[1]), load(&y[2]), load(&y[3])];
+            for r in 0..R {
+                let n = numbers(&pairs[r][i], b);
+                for j in 0..4 {
+                    v[j] = _mm256_fmadd_ps(by[r], n[j], v[j]);
+                }
             }
-        }
-        for j in 0..8 {
-            store(&mut y[j], v[j]);
+            for j in 0..4 {
+                store(&mut y[j], v[j]);
+            }
         }
     }
     // one block more
     let y = rest.as_chunks_mut::<8>().0;
     if y.len() >= 4 {
         for r in 0..R {
-            match rows[r].0.get(whole) {
-                Some(pair) => numbers(pair, &mut eights),
-                None if has_block::<P>(rows[r].1) => numbers(&fill(rows[r].1), &mut eights),
+            let n = match rows[r].0.get(whole) {
+                Some(pair) => numbers(pair, 0),
+                None if has_block::<P>(rows[r].1) => numbers(&fill(rows[r].1), 0),
                 None => return,
-            }
-            for (y, eight) in y.iter_mut().zip(&eights[..4]) {
-                store(y, _mm256_fmadd_ps(by[r], *eight, load(y)));
+            };
+            for (y, n) in y.iter_mut().zip(n) {
+                store(y, _mm256_fmadd_ps(by[r], n, load(y)));
             }
         }
     }
@@ -248,44 +257,42 @@ pub(super) fn axpys<const R: usize, const P: usize>(
 pub(super) fn decode<const P: usize>(
     w: &[u8],
     out: &mut [f32],
-    numbers: impl Fn(&[u8; P], &mut [__m256; 8]),
+    numbers: impl Fn(&[u8; P], usize) -> [__m256; 4],
     fill: fn(&[u8]) -> [u8; P],
 ) {
     let (pairs, lone) = w.as_chunks::<P>();
-    let mut eights = [_mm256_setzero_ps(); 8];
-    for (i, out) in out.chunks_mut(64).enumerate() {
-        match pairs.get(i) {
-            Some(pair) => numbers(pair, &mut eights),
-            None if i == pairs.len() && has_block::<P>(lone) => numbers(&fill(lone), &mut eights),
+    for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let n = match pairs.get(i / 2) {
+            Some(pair) => numbers(pair, i % 2),
+            None if i == 2 * pairs.len() && has_block::<P>(lone) => numbers(&fill(lone), 0),
             None => return,
-        }
-        let blocks = if i < pairs.len() { out.len() / 32 } else { (out.len() / 32).min(1) };
-        for (out, eight) in out.as_chunks_mut().0.iter_mut().zip(&eights[..4 * blocks]) {
-            store(out, *eight);
+        };
+        for (out, n) in out.as_chunks_mut().0.iter_mut().zip(n) {
+            store(out, n);
         }
     }
 }
 
-/// The numbers of a repacked pair: those of the first block, then those of the second.
+/// Block `b` of a pair.
+#[inline(always)]
+pub(super) fn block<const W: usize, const P: usize>(pair: &[u8; P], b: usize) -> &[u8; W] {
+    &pair.as_chunks().0[b]
+}
+
+/// The numbers of block `b` of a repacked pair.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn numbers_of<const O: i16>(pair: &Pair, eights: &mut [__m256; 8]) {
-    let scales = [_mm256_moveldup_ps(pair.scales), _mm256_movehdup_ps(pair.scales)];
+pub(super) fn numbers_of<const O: i16>(pair: &Pair, b: usize) -> [__m256; 4] {
+    let of = |v: __m256| if b == 0 { _mm256_moveldup_ps(v) } else { _mm256_movehdup_ps(v) };
     let codes = if O == 0 { pair.codes } else { less(pair.codes, O) };
-    for (k, codes) in codes.into_iter().enumerate() {
+    let mut n = [_mm256_setzero_ps(); 4];
+    for k in 0..4 {
         // in turns by twos: first to either half, then from both halves to one
-        let apart = _mm256_permute4x64_epi64(_mm256_shuffle_epi32(codes, 0b11_01_10_00), 0b11_01_10_00);
-        let halves = [_mm256_castsi256_si128(apart), _mm256_extracti128_si256(apart, 1)];
-        for b in 0..2 {
-            let q = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(halves[b]));
-            let mut v = _mm256_mul_ps(q, scales[b]);
-            if let Some(mins) = pair.mins {
-                let mins = [_mm256_moveldup_ps(mins), _mm256_movehdup_ps(mins)];
-                v = _mm256_add_ps(v, mins[b]);
-            }
-            eights[4 * b + k] = v;
-        }
+        let apart = _mm256_permute4x64_epi64(_mm256_shuffle_epi32(codes[k], 0b11_01_10_00), 0b11_01_10_00);
+        let half = if b == 0 { _mm256_castsi256_si128(apart) } else { _mm256_extracti128_si256(apart, 1) };
+        n[k] = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(half));
     }
+    times(n, of(pair.scales), pair.mins.map(of))
 }
 
 /// Codes of two blocks in the order of a repacked pair, vector by vector.
@@ -400,8 +407,8 @@ macro_rules! small_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn dots<const R: usize>(w: [&[u8]; R], x: &[u8]) -> [f32; R] {
-                small::dots::<R, $p, $offset>(w, x, |w: &[u8; $p]| unpack(w), fill)
+            fn dots<const R: usize>(w: [&[u8]; R], next: [&[u8]; R], x: &[u8]) -> [f32; R] {
+                small::dots::<R, $p, $offset>(w, next, x, |w: &[u8; $p]| unpack(w), fill)
             }
 
             #[target_feature(enable = $features)]
@@ -412,13 +419,13 @@ macro_rules! small_kernels {
 
             #[target_feature(enable = $features)]
             #[inline]
-            fn axpys<const R: usize>(w: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
-                small::axpys(w, a, y, |w: &[u8; $p], eights| numbers(w, eights), fill);
+            fn axpys<const R: usize>(w: [&[u8]; R], next: [&[u8]; R], a: [f32; R], y: &mut [f32]) {
+                small::axpys(w, next, a, y, |w: &[u8; $p], b| numbers(w, b), fill);
             }
 
             #[target_feature(enable = $features)]
             fn decode(w: &[u8], out: &mut [f32]) {
-                small::decode(w, out, |w: &[u8; $p], eights| numbers(w, eights), fill);
+                small::decode(w, out, |w: &[u8; $p], b| numbers(w, b), fill);
             }
 
             rows::row_kernels!($form, $isa, $features)
@@ -451,8 +458,8 @@ macro_rules! packed_kernels {
 
             #[target_feature(enable = "avx2,fma,f16c")]
             #[inline]
-            fn numbers(w: &[u8; $p], eights: &mut [__m256; 8]) {
-                small::numbers_of::<$offset>(&unpack(w), eights);
+            fn numbers(w: &[u8; $p], b: usize) -> [__m256; 4] {
+                small::numbers_of::<$offset>(&unpack(w), b)
             }
         }
         pub(in crate::arch::x86_64) use packed::{AVX512 as PACKED_AVX512, KERNELS as PACKED, PACK};
