@@ -22,6 +22,7 @@
 
 pub mod arch;
 pub mod config;
+pub mod costs;
 mod engine;
 mod error;
 pub mod evaluate;
