@@ -103,7 +103,11 @@ fn a_plan_counts_every_byte_and_says_where_its_figures_are_from() {
             assert_eq!(sum, bytes[class].as_u64().unwrap(), "{class}");
         }
         assert_eq!((layers.len(), plan["neurons"].as_u64()), (6, Some(6144)));
-        assert_eq!((&plan["statistics"], &plan["choice"]["policy"]), (&"counted".into(), &policy.into()));
+        assert_eq!(plan["statistics"], "counted");
+        match total {
+            0 => assert!(plan["choice"].is_null() && !plan["notes"].as_array().unwrap().is_empty()),
+            _ => assert_eq!(plan["choice"]["policy"], policy),
+        }
         assert!(plan["figures"].as_array().unwrap().iter().all(|f| f["value"].as_f64().unwrap() > 0.0));
         assert!(plan["tokens_per_second"].as_f64().unwrap() > 0.0);
     }
@@ -193,7 +197,7 @@ fn chosen_neurons_are_kept_for_the_same_settings_only() {
     bytes[end] ^= 1;
     fs::write(&path, bytes).unwrap();
     let err = run("--vram-budget 0.008");
-    assert!(err.contains("is ignored") || !err.contains(earlier), "{err}");
+    assert!(err.contains("is ignored") && !err.contains(earlier), "{err}");
 }
 
 #[test]
