@@ -207,13 +207,15 @@ fn ranked(ground: &Ground<'_>, mut layers: Vec<usize>) -> Vec<usize> {
 fn best(ground: &Ground<'_>, ranked: Vec<usize>) -> Result<Option<Try>> {
     let mut best: Option<Try> = None;
     let better = |new: &Try, old: &Option<Try>| old.as_ref().is_none_or(|old| new.worth > old.worth);
-    let mut count = ranked.len();
-    while count > 0 {
+    let (mut count, mut worse) = (ranked.len(), 0);
+    while count > 0 && worse < 2 {
         let mut layers = ranked[..count].to_vec();
         layers.sort_unstable();
         let fixed: u64 = layers.iter().map(|&i| ground.fixed(i)).sum();
-        if let Some(new) = ground.solve(&layers)?.filter(|new| better(new, &best)) {
-            best = Some(new);
+        match ground.solve(&layers)? {
+            Some(new) if better(&new, &best) => (best, worse) = (Some(new), 0),
+            Some(_) => worse += 1,
+            None => {} // not even the scratch fits
         }
         if best.is_some() && (fixed <= ground.room / 32 || ground.request.policy == Policy::Nothing) {
             break;
