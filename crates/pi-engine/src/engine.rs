@@ -7,6 +7,7 @@ use crate::{
     load::{self, LoadOptions, Model},
     plan::Plan,
     predictors::{self, Predictors},
+    schedule::Schedule,
     source::WeightSource,
     sparsity::{Sparsity, SparsityReport},
     tokenizer,
@@ -30,7 +31,10 @@ pub(crate) struct Inner {
     pub arch: &'static dyn Architecture,
     pub model: Model,
     pub tokenizer: Arc<dyn Tokenizer>,
+    /// Where rows of numbers are made.
     pub device: Arc<dyn Device>,
+    /// What computes on the [CPU's side](crate::Side::Cpu).
+    pub cpu: Arc<dyn Device>,
     /// Runs what is no operator of the device.
     pub exec: Arc<dyn Executor>,
     pub check: bool,
@@ -75,9 +79,10 @@ impl Engine {
             inner: Arc::new(Inner {
                 config: inner.config.clone(),
                 arch: inner.arch,
-                model,
+                model: model.rescheduled(inner.arch),
                 tokenizer: inner.tokenizer.clone(),
                 device: inner.device.clone(),
+                cpu: inner.cpu.clone(),
                 exec: inner.exec.clone(),
                 check: inner.check,
                 warnings: inner.warnings.clone(),
@@ -127,6 +132,11 @@ impl Engine {
     /// Bytes of all weight matrices that a token can read.
     pub fn weight_bytes(&self) -> u64 {
         self.inner.model.weight_bytes
+    }
+
+    /// What a step computes, where, and in which order.
+    pub fn schedule(&self) -> &Schedule {
+        &self.inner.model.schedule
     }
 
     /// The device that computes; with an accelerator beside the CPU, that one.
@@ -293,8 +303,9 @@ impl EngineBuilder {
             });
         }
         // rows of numbers are made where most of the work on them is done; they are on the host as well
+        let cpu = device.clone();
         let device = self.accelerator.map_or(device, |(accelerator, _)| accelerator);
-        let inner = Inner { config, arch, model, tokenizer, device, exec, check: self.check, warnings };
+        let inner = Inner { config, arch, model, tokenizer, device, cpu, exec, check: self.check, warnings };
         Ok(Engine { inner: Arc::new(inner) })
     }
 }

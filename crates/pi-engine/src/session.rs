@@ -1,10 +1,10 @@
-//! Sequences of tokens in progress: KV caches, buffers, and one step through the model.
+//! Sequences of tokens in progress: KV caches and buffers. What a step computes is in `step.rs`.
 
 use crate::{
     Engine, Error, Result,
-    layer::{LayerRun, LayerStep, Observer},
+    layer::{LayerCounts, LayerRun, Observer},
 };
-use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, Write, text::TokenId};
+use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, text::TokenId};
 
 /// What a session must be able to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,22 +79,24 @@ impl Stats {
 
 /// Sequences in progress. After a failed step all of them are as they were before it.
 pub struct Session {
-    engine: Engine,
+    pub(crate) engine: Engine,
     limits: Limits,
-    layers: Vec<LayerRun>,
-    h: Hidden,
-    x: Hidden,
-    picked: Hidden,
-    normed: Hidden,
-    logits: Hidden,
-    active: ActiveSet,
-    batch: Vec<BatchToken>,
-    wanted: Vec<usize>,
+    pub(crate) layers: Vec<LayerRun>,
+    pub(crate) h: Hidden,
+    pub(crate) x: Hidden,
+    /// What neurons contributed that are not where the rest of their layer is; there is none without such.
+    pub(crate) part: Option<Hidden>,
+    pub(crate) picked: Hidden,
+    pub(crate) normed: Hidden,
+    pub(crate) logits: Hidden,
+    pub(crate) active: ActiveSet,
+    pub(crate) batch: Vec<BatchToken>,
+    pub(crate) wanted: Vec<usize>,
     len: Vec<usize>,
     /// Per sequence: a generated token that was not computed yet, and the length it belongs behind.
     pending: Vec<Option<(usize, TokenId)>>,
     tokens: u64,
-    stats: OpStats,
+    pub(crate) stats: OpStats,
 }
 
 impl Session {
@@ -125,6 +127,7 @@ impl Session {
             layers,
             h: device.hidden(batch, c.dim)?,
             x: device.hidden(batch, c.dim)?,
+            part: inner.model.schedule.has_parts().then(|| device.hidden(batch, c.dim)).transpose()?,
             picked: device.hidden(rows, c.dim)?,
             normed: device.hidden(rows, c.dim)?,
             logits: device.hidden(rows, vocab)?,
@@ -258,8 +261,9 @@ impl Session {
 
     /// What was done since the session began or [`reset_stats`](Self::reset_stats) was called.
     pub fn stats(&self) -> Stats {
-        let shares = |part: fn(&LayerRun) -> u64| {
-            self.layers.iter().map(|r| if r.neurons == 0 { 0.0 } else { part(r) as f32 / r.neurons as f32 }).collect()
+        let shares = |part: fn(&LayerCounts) -> u64| {
+            let share = |c: &LayerCounts| if c.neurons == 0 { 0.0 } else { part(c) as f32 / c.neurons as f32 };
+            self.layers.iter().map(|r| share(&r.counts)).collect()
         };
         let (tokens, bytes) = (self.tokens, self.stats.bytes);
         Stats { tokens, bytes, active: shares(|r| r.active), marked: shares(|r| r.marked), dense: shares(|r| r.dense) }
@@ -269,7 +273,7 @@ impl Session {
     pub fn reset_stats(&mut self) {
         self.tokens = 0;
         self.stats = OpStats::default();
-        self.layers.iter_mut().for_each(|l| (l.active, l.marked, l.dense, l.neurons) = (0, 0, 0, 0));
+        self.layers.iter_mut().for_each(|l| l.counts = LayerCounts::default());
     }
 
     /// The generated token that belongs at the end of `seq`, if the sequence is as [`set_pending`](Self::set_pending) left it.
@@ -313,50 +317,6 @@ impl Session {
         if self.wanted.len() > room {
             return Err(Error::setting("logits of a step", format!("at most {room}"), self.wanted.len()));
         }
-        Ok(())
-    }
-
-    fn compute(&mut self, tokens: &[StepToken], mut observer: Option<&mut dyn Observer>) -> Result<()> {
-        let inner = self.engine.inner.clone();
-        let (model, dim) = (&inner.model, inner.config.dim);
-        let (n, view) = (tokens.len(), model.embedding.view());
-        self.h.resize(n)?;
-        self.x.resize(n)?;
-        let decode = model.embedding.ty().info().decode;
-        for (t, row) in tokens.iter().zip(self.h.host_overwrite().chunks_exact_mut(dim)) {
-            decode(view.row(t.token as usize), row);
-        }
-        self.stats.bytes += (n * view.row_bytes()) as u64;
-        if let Some(positions) = &model.positions {
-            self.stats.bytes += positions.add(&self.batch, &mut self.h, &mut self.x)?;
-        }
-        for (index, (layer, run)) in model.layers.iter().zip(&mut self.layers).enumerate() {
-            let mut step = LayerStep {
-                layer,
-                run,
-                index,
-                h: &mut self.h,
-                x: &mut self.x,
-                active: &mut self.active,
-                batch: &self.batch,
-                check: inner.check,
-                observer: observer.as_mut().map(|o| &mut **o as &mut dyn Observer),
-                bytes: &mut self.stats.bytes,
-            };
-            inner.arch.layer(&mut step)?;
-            self.stats += run.take_stats();
-        }
-        if self.wanted.is_empty() {
-            return Ok(());
-        }
-        self.picked.resize(self.wanted.len())?;
-        let h = self.h.host()?;
-        for (&i, row) in self.wanted.iter().zip(self.picked.host_overwrite().chunks_exact_mut(dim)) {
-            row.copy_from_slice(&h[i * dim..(i + 1) * dim]);
-        }
-        model.norm.apply(&mut self.picked, &mut self.normed, Write::Set)?;
-        model.head.apply(&mut self.normed, &mut self.logits, Write::Set)?;
-        self.stats.bytes += model.norm.bytes() + model.head.bytes();
         Ok(())
     }
 }
