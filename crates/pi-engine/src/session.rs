@@ -5,6 +5,7 @@ use crate::{
     layer::{LayerCounts, LayerRun, Observer},
 };
 use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, text::TokenId};
+use std::{mem, sync::Arc};
 
 /// What a session must be able to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub struct Session {
     pub(crate) layers: Vec<LayerRun>,
     pub(crate) h: Hidden,
     pub(crate) x: Hidden,
-    /// What neurons contributed that are not where the rest of their layer is; there is none without such.
+    /// What neurons contributed that are not where the rest of their layer is; there is none without an accelerator.
     pub(crate) part: Option<Hidden>,
     pub(crate) picked: Hidden,
     pub(crate) normed: Hidden,
@@ -95,12 +96,23 @@ pub struct Session {
     len: Vec<usize>,
     /// Per sequence: a generated token that was not computed yet, and the length it belongs behind.
     pending: Vec<Option<(usize, TokenId)>>,
+    /// The tokens of each sequence, if they may be needed again.
+    history: Option<Vec<Vec<TokenId>>>,
+    /// What the accelerator said when it was lost.
+    loss: Option<Arc<str>>,
     tokens: u64,
     pub(crate) stats: OpStats,
 }
 
 impl Session {
     pub(crate) fn new(engine: Engine, options: &SessionOptions) -> Result<Self> {
+        match engine.inner.after_loss() {
+            Some((engine, loss)) => Ok(Self { loss: Some(loss), ..Self::open(engine, options)? }),
+            None => Self::open(engine, options),
+        }
+    }
+
+    fn open(engine: Engine, options: &SessionOptions) -> Result<Self> {
         let (inner, c) = (&engine.inner, engine.config());
         let context = options.context.unwrap_or(c.context.min(4096));
         let most = 1 << 24;
@@ -127,7 +139,7 @@ impl Session {
             layers,
             h: device.hidden(batch, c.dim)?,
             x: device.hidden(batch, c.dim)?,
-            part: inner.model.schedule.has_parts().then(|| device.hidden(batch, c.dim)).transpose()?,
+            part: (!Arc::ptr_eq(device, &inner.cpu)).then(|| device.hidden(batch, c.dim)).transpose()?,
             picked: device.hidden(rows, c.dim)?,
             normed: device.hidden(rows, c.dim)?,
             logits: device.hidden(rows, vocab)?,
@@ -136,6 +148,11 @@ impl Session {
             wanted: Vec::with_capacity(rows),
             len: vec![0; options.sequences],
             pending: vec![None; options.sequences],
+            history: inner
+                .fallback
+                .as_ref()
+                .map(|_| (0..options.sequences).map(|_| Vec::with_capacity(context)).collect()),
+            loss: None,
             tokens: 0,
             stats: OpStats::default(),
             limits,
@@ -173,6 +190,9 @@ impl Session {
         if let Some(l) = self.len.get_mut(seq as usize) {
             *l = (*l).min(len);
             self.pending[seq as usize] = None;
+            if let Some(history) = &mut self.history {
+                history[seq as usize].truncate(len);
+            }
             self.layers.iter_mut().for_each(|run| run.attention.truncate(seq, len));
         }
     }
@@ -194,17 +214,30 @@ impl Session {
         self.step_observed(tokens, Some(observer))
     }
 
-    fn step_observed(&mut self, tokens: &[StepToken], observer: Option<&mut dyn Observer>) -> Result<()> {
+    fn step_observed(&mut self, tokens: &[StepToken], mut observer: Option<&mut dyn Observer>) -> Result<()> {
         if let Err(e) = self.plan(tokens) {
             self.wanted.clear(); // or old logits would pass for those of this step
             return Err(e);
         }
-        let result = self.compute(tokens, observer);
+        let mut watched = Watched::default();
+        let mut result = self.attempt(tokens, &mut watched, &mut observer);
+        if let Err(e) = &result
+            && self.engine.inner.is_loss(e)
+        {
+            result = match self.leave_device(e) {
+                Ok(true) => self.plan(tokens).and_then(|()| self.attempt(tokens, &mut watched, &mut observer)),
+                Ok(false) => result,
+                Err(e) => Err(e),
+            };
+        }
         let touched = |seq: usize| tokens.iter().any(|t| t.seq as usize == seq);
         match result {
             Ok(()) => {
-                for t in &self.batch {
+                for (t, token) in self.batch.iter().zip(tokens) {
                     self.len[t.seq as usize] = t.pos as usize + 1;
+                    if let Some(history) = &mut self.history {
+                        history[t.seq as usize].push(token.token);
+                    }
                 }
                 self.tokens += tokens.len() as u64;
             }
@@ -217,6 +250,48 @@ impl Session {
             }
         }
         result
+    }
+
+    fn attempt(
+        &mut self,
+        tokens: &[StepToken],
+        watched: &mut Watched,
+        observer: &mut Option<&mut dyn Observer>,
+    ) -> Result<()> {
+        match observer {
+            Some(observer) => self.compute(tokens, Some(&mut watched.by(&mut **observer))),
+            None => self.compute(tokens, None),
+        }
+    }
+
+    /// After the accelerator failed with `loss`: goes on with the CPU, from the sequences' tokens. False if that is not wanted.
+    fn leave_device(&mut self, loss: &Error) -> Result<bool> {
+        let Some((engine, loss)) = self.engine.inner.lose(loss)? else { return Ok(false) };
+        let Limits { tokens, sequences, context } = self.limits;
+        let logits = self.picked.max_tokens();
+        let mut fresh =
+            Self::open(engine, &SessionOptions { context: Some(context), batch: tokens, sequences, logits })?;
+        for (seq, history) in (0u32..).zip(self.history.iter().flatten()) {
+            for part in history.chunks(tokens) {
+                let step: Vec<_> = part.iter().map(|&token| StepToken { token, seq, logits: false }).collect();
+                fresh.step(&step)?;
+            }
+        }
+        // what is computed again is not counted again
+        (fresh.tokens, fresh.stats) = (self.tokens, self.stats);
+        for (new, old) in fresh.layers.iter_mut().zip(&self.layers) {
+            new.counts = old.counts;
+        }
+        fresh.pending = mem::take(&mut self.pending);
+        fresh.loss = Some(loss);
+        *self = fresh;
+        Ok(true)
+    }
+
+    /// What the accelerator said when it failed, if the session goes on without it (see
+    /// [`OnDeviceLoss::Cpu`](crate::OnDeviceLoss::Cpu)).
+    pub fn device_loss(&self) -> Option<&str> {
+        self.loss.as_deref()
     }
 
     /// Appends tokens to a sequence, in as many steps as it takes, and returns the logits after the last.
@@ -318,5 +393,52 @@ impl Session {
             return Err(Error::setting("logits of a step", format!("at most {room}"), self.wanted.len()));
         }
         Ok(())
+    }
+}
+
+/// What an observer has seen of a step, so that it sees nothing twice when the step is repeated.
+#[derive(Default)]
+struct Watched {
+    calls: usize,
+}
+
+impl Watched {
+    fn by<'a>(&'a mut self, observer: &'a mut dyn Observer) -> Again<'a> {
+        Again { skip: self.calls, watched: self, observer }
+    }
+}
+
+struct Again<'a> {
+    skip: usize,
+    watched: &'a mut Watched,
+    observer: &'a mut dyn Observer,
+}
+
+impl Again<'_> {
+    fn is_new(&mut self) -> bool {
+        match self.skip.checked_sub(1) {
+            Some(left) => {
+                self.skip = left;
+                false
+            }
+            None => {
+                self.watched.calls += 1;
+                true
+            }
+        }
+    }
+}
+
+impl Observer for Again<'_> {
+    fn inputs(&mut self, layer: usize, h: &[f32], x: &[f32]) {
+        if self.is_new() {
+            self.observer.inputs(layer, h, x);
+        }
+    }
+
+    fn values(&mut self, layer: usize, values: &[f32]) {
+        if self.is_new() {
+            self.observer.values(layer, values);
+        }
     }
 }

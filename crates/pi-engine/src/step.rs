@@ -25,6 +25,10 @@ impl Session {
                 None => self.run_at_end(&inner, node)?,
             }
         }
+        if inner.fallback.is_some() && !self.wanted.is_empty() {
+            // a device that fails by now is noticed while the step can still be repeated
+            self.logits.host()?;
+        }
         for run in &mut self.layers {
             self.stats += run.take_stats();
         }

@@ -85,7 +85,7 @@ impl LayerOrder<'_> {
 
     /// The first half of [`ffn`](Self::ffn): takes `x`, which may be changed then.
     pub fn start_ffn(&mut self) {
-        if self.shape.has(Side::Accelerator) && self.shape.has(Side::Cpu) {
+        if self.shape.has(Side::Cpu) {
             self.push(Operation::Fetch, Side::Accelerator);
         }
         for side in [Side::Accelerator, Side::Cpu] {
@@ -131,7 +131,7 @@ pub(crate) fn build(
         node.moves = places.run(node, uses);
         node.needs = needs;
     }
-    // a fetch of what is there already would only be in the way of reading the graph
+    // a fetch of what is on the CPU already would only be in the way of reading the graph
     Schedule { nodes: without_idle(nodes), names, layers: shapes.len() }
 }
 

@@ -6,6 +6,7 @@
 //! accelerator is put into its queue as soon as it can be, so that the CPU finds it busy when it begins with its own part.
 
 mod build;
+mod file;
 mod print;
 
 pub use build::LayerOrder;
@@ -158,11 +159,6 @@ impl Schedule {
         let all = || self.nodes.iter().flat_map(|n| &n.moves);
         let up = all().filter(|m| m.to == Side::Accelerator).count();
         (up, all().count() - up)
-    }
-
-    /// True if some layer's neurons are computed away from its other operators.
-    pub(crate) fn has_parts(&self) -> bool {
-        self.nodes.iter().any(|n| n.moves.iter().any(|m| matches!(m.value, Value::Part(_))))
     }
 
     /// The same devices and head with other layers.
