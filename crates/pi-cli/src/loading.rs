@@ -28,7 +28,8 @@ pub fn load(flags: &EngineFlags, path: &Path) -> Result<Engine> {
 /// As [`load`].
 pub fn load_as(flags: &EngineFlags, sparsity: Sparsity, path: &Path) -> Result<Engine> {
     let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
-    let builder = Engine::builder().source(source).kv(flags.kv_types()).check(flags.check);
+    let builder =
+        Engine::builder().source(source).kv(flags.kv_types()).check(flags.check).on_device_loss(flags.on_device_loss);
     let mut builder = flags.predictor.apply(sparsity, builder)?;
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let isa = kernels.isa();
