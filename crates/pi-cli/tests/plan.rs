@@ -335,3 +335,18 @@ fn other_commands_take_an_accelerator_too() {
     let (cpu, both) = (perplexity(&[]), perplexity(&options));
     assert!((cpu - both).abs() < 1e-3 * cpu, "{cpu} {both}");
 }
+
+#[test]
+fn the_graph_of_operators_shows_both_sides_where_there_are_two() {
+    let graph = |line: &str| {
+        let said = plan(line);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said.out
+    };
+    let mermaid = graph("--vram-budget 0.008 --graph mermaid");
+    assert!(mermaid.starts_with("flowchart") || mermaid.starts_with("graph"), "{mermaid}");
+    let dot = graph("--vram-budget 0.008 --graph dot");
+    assert!(dot.starts_with("digraph") && dot.matches(" -> ").count() > 20, "{dot}");
+    assert_ne!(dot, graph("--vram-budget 0 --graph dot"));
+    assert_eq!(plan("--vram-budget 1 --graph dot --json").code, Some(2));
+}
