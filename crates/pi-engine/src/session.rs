@@ -26,6 +26,23 @@ impl Default for SessionOptions {
     }
 }
 
+impl SessionOptions {
+    /// Checks the ranges of all settings, for a model that has learned so many positions.
+    pub(crate) fn check(&self, context: usize, positions: usize) -> Result<()> {
+        let most = 1 << 24;
+        let numbers =
+            [("context", context), ("batch", self.batch), ("sequences", self.sequences), ("logits", self.logits)];
+        if let Some((name, value)) = numbers.into_iter().find(|(_, value)| !(1..=most).contains(value)) {
+            return Err(Error::setting(name, format!("a number from 1 to {most}"), value));
+        }
+        if positions < context {
+            let expected = format!("at most {positions}, as many positions as the model has learned");
+            return Err(Error::setting("context", expected, context));
+        }
+        Ok(())
+    }
+}
+
 /// One token of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepToken {
@@ -115,21 +132,7 @@ impl Session {
     fn open(engine: Engine, options: &SessionOptions) -> Result<Self> {
         let (inner, c) = (&engine.inner, engine.config());
         let context = options.context.unwrap_or(c.context.min(4096));
-        let most = 1 << 24;
-        for (name, value) in [
-            ("context", context),
-            ("batch", options.batch),
-            ("sequences", options.sequences),
-            ("logits", options.logits),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(Error::setting(name, format!("a number from 1 to {most}"), value));
-            }
-        }
-        if let Some(positions) = inner.model.positions.as_ref().filter(|p| p.len() < context) {
-            let expected = format!("at most {}, as many positions as the model has learned", positions.len());
-            return Err(Error::setting("context", expected, context));
-        }
+        options.check(context, inner.model.positions.as_ref().map_or(usize::MAX, |p| p.len()))?;
         let batch = options.batch.min(context.saturating_mul(options.sequences));
         let limits = Limits { tokens: batch, sequences: options.sequences, context };
         let layers = inner.model.layers.iter().map(|l| LayerRun::open(l, &limits)).collect::<Result<Vec<_>>>()?;
