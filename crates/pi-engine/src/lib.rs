@@ -33,6 +33,7 @@ mod inspect;
 mod layer;
 mod likeness;
 mod load;
+mod model;
 mod plan;
 mod positions;
 mod predictors;
@@ -47,6 +48,7 @@ mod stop;
 pub mod tokenizer;
 #[cfg(feature = "train")]
 pub mod train;
+mod watched;
 
 pub use config::{ModelConfig, NormKind};
 pub use engine::{Engine, EngineBuilder};
