@@ -68,10 +68,15 @@ impl Entry {
     }
 }
 
+/// The folder of what is kept between runs, whether it exists or not. `None` if the system has none.
+pub fn folder() -> Option<PathBuf> {
+    let given = env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
+    given.or_else(|| Some(dirs::cache_dir()?.join("pi")))
+}
+
 /// The file, whether it exists or not. `None` if the system has no cache folder.
 pub fn path() -> Option<PathBuf> {
-    let given = env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
-    given.or_else(|| Some(dirs::cache_dir()?.join("pi"))).map(|folder| folder.join(FILE))
+    folder().map(|folder| folder.join(FILE))
 }
 
 /// What was measured for these kernels and threads; `None` if nothing was. What is wrong with the file is said.

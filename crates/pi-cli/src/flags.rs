@@ -1,13 +1,14 @@
 //! The options of `pi run`. Names and meanings are those of llama.cpp where it has the same option.
 
 use crate::{
+    placing::PlacingFlags,
     predictor::PredictorFlags,
     repack::Repack,
     values::{self, Seed},
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
 use pi_engine::{
-    SamplingParams, Sparsity,
+    OnDeviceLoss, SamplingParams, Sparsity,
     pi_core::{Activation, KvType, KvTypes, text::TokenId},
 };
 use std::{ffi::OsString, path::PathBuf};
@@ -78,6 +79,8 @@ pub struct RunFlags {
     pub sampling: SamplingFlags,
     #[command(flatten)]
     pub engine: EngineFlags,
+    #[command(flatten)]
+    pub placing: PlacingFlags,
 }
 
 /// How tokens are chosen.
@@ -168,6 +171,9 @@ pub struct EngineFlags {
     /// How values are kept; also -ctv
     #[arg(long, value_name = "f16|f32|q8_0")]
     pub cache_type_v: Option<KvType>,
+    /// When a device fails in the middle of its work: error, or cpu: the CPU goes on from where it was, with the same text
+    #[arg(long, value_name = "error|cpu", default_value = "error")]
+    pub on_device_loss: OnDeviceLoss,
     /// Look for numbers that are not finite in every tensor and after every operator, and name the first place. Slow
     #[arg(long)]
     pub check: bool,

@@ -5,7 +5,7 @@ use crate::{
     values,
 };
 use clap::{Args, ValueEnum, ValueHint};
-use pi_engine::{EngineBuilder, Predictors, Sparsity, pi_gguf::File};
+use pi_engine::{Predictors, Sparsity, pi_gguf::File};
 use std::{path::PathBuf, sync::Arc};
 
 /// A kind of predictor.
@@ -40,11 +40,11 @@ pub struct PredictorFlags {
 }
 
 impl PredictorFlags {
-    /// `builder` with what these flags and `sparsity` ask for.
+    /// The predictors that these flags ask for with a sparsity.
     ///
     /// # Errors
     /// If an option is given where it has no meaning.
-    pub fn apply(&self, sparsity: Sparsity, builder: EngineBuilder) -> Result<EngineBuilder> {
+    pub fn predictors(&self, sparsity: Sparsity) -> Result<Predictors> {
         let kind = self.predictor.unwrap_or_default();
         let needs = [
             ("--predictor", self.predictor.is_some(), sparsity == Sparsity::Predictor, "--sparsity predictor"),
@@ -63,7 +63,7 @@ impl PredictorFlags {
         if let Some((flag, .., needed)) = needs.into_iter().find(|(_, given, holds, _)| *given && !holds) {
             return Err(Failure::Usage(format!("{flag} means nothing without {needed}")));
         }
-        Ok(builder.sparsity(sparsity).predictors(match kind {
+        Ok(match kind {
             Kind::Mlp => match &self.predictor_file {
                 None => Predictors::File { threshold: self.threshold },
                 Some(path) => {
@@ -73,7 +73,7 @@ impl PredictorFlags {
             },
             Kind::Sign => Predictors::Sign { margin: self.margin.unwrap_or(0.0) },
             Kind::Oracle => Predictors::Oracle,
-        }))
+        })
     }
 }
 

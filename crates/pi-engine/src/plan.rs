@@ -13,6 +13,16 @@ pub enum Side {
     Accelerator,
 }
 
+impl Side {
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Cpu => Self::Accelerator,
+            Self::Accelerator => Self::Cpu,
+        }
+    }
+}
+
 /// Where the parts of a layer are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
@@ -40,6 +50,12 @@ impl Plan {
             Side::Accelerator => NeuronSet::all(config.neurons),
         };
         Self { layers: vec![LayerPlan { dense: side, hot }; config.layers], head: side }
+    }
+
+    /// Whether anything is on the accelerator. If not, it is not used at all: nothing is allocated there.
+    pub fn uses_accelerator(&self) -> bool {
+        let layer = |l: &LayerPlan| l.dense == Side::Accelerator || !l.hot.is_empty();
+        self.head == Side::Accelerator || self.layers.iter().any(layer)
     }
 
     /// Fails unless the plan is for a model of this shape.
