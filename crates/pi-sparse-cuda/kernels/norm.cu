@@ -1,0 +1,29 @@
+// Norms over rows: a block has a row.
+#include "pi.cuh"
+
+// y = x / sqrt(mean(x²) + eps) · weight
+extern "C" __global__ void pi_rms_norm(const float *x, const float *weight, int dim, float eps, float *y) {
+    const float *row = x + (i64)blockIdx.x * dim;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < dim; i += blockDim.x)
+        sum = fmaf(row[i], row[i], sum);
+    const float scale = 1.0f / sqrtf(block_sum(sum) / (float)dim + eps);
+    for (int i = threadIdx.x; i < dim; i += blockDim.x)
+        y[(i64)blockIdx.x * dim + i] = row[i] * scale * weight[i];
+}
+
+// y = (x − mean) / sqrt(var + eps) · weight + bias; bias may be null
+extern "C" __global__ void pi_layer_norm(const float *x, const float *weight, const float *bias, int dim, float eps,
+                                         float *y) {
+    const float *row = x + (i64)blockIdx.x * dim;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < dim; i += blockDim.x)
+        sum += row[i];
+    const float mean = block_sum(sum) / (float)dim;
+    float square = 0.0f;
+    for (int i = threadIdx.x; i < dim; i += blockDim.x)
+        square = fmaf(row[i] - mean, row[i] - mean, square);
+    const float scale = 1.0f / sqrtf(block_sum(square) / (float)dim + eps);
+    for (int i = threadIdx.x; i < dim; i += blockDim.x)
+        y[(i64)blockIdx.x * dim + i] = (row[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0.0f);
+}
