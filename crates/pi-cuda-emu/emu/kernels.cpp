@@ -2,11 +2,23 @@
 #include "cuda_emu.hpp"
 #include "linear.cu"
 #include "norm.cu"
+#include "ffn.cu"
+#include "predictor.cu"
 
-#define REGISTER(T) CUEMU_KERNEL(pi_linear_##T) CUEMU_KERNEL(pi_decode_##T)
+#define REGISTER(T)                                                                                                    \
+    CUEMU_KERNEL(pi_linear_##T)                                                                                         \
+    CUEMU_KERNEL(pi_decode_##T)                                                                                         \
+    CUEMU_KERNEL(pi_ffn_gate_##T)                                                                                       \
+    CUEMU_KERNEL(pi_ffn_up_##T)                                                                                         \
+    CUEMU_KERNEL(pi_ffn_down_##T)                                                                                       \
+    CUEMU_KERNEL(pi_marks_##T)
 FOR_TYPES(REGISTER)
 CUEMU_KERNEL(pi_rms_norm)
 CUEMU_KERNEL(pi_layer_norm)
+CUEMU_KERNEL(pi_ffn_activate)
+CUEMU_KERNEL(pi_ffn_sum)
+CUEMU_KERNEL(pi_round)
+CUEMU_KERNEL(pi_relu)
 
 // Runs a kernel's grid. `size`: x, y, z of the grid, then of a block. Returns 0, or 1 with a text in `error`.
 extern "C" int pi_cuda_emu_launch(const char *name, const unsigned *size, unsigned shared, void **args, int threads,

@@ -275,8 +275,9 @@ struct IQ4_XS : Blocks {
 // Calls a macro for every type.
 #define FOR_TYPES(M)                                                                                                   \
     M(F32)                                                                                                             \
-    M(F16) M(BF16) M(Q4_0) M(Q4_1) M(Q5_0) M(Q5_1) M(Q8_0) M(Q8_1) M(Q2_K) M(Q3_K) M(Q4_K) M(Q5_K) M(Q6_K) M(Q8_K)     \
-        M(IQ4_NL) M(IQ4_XS)
+    M(F16)                                                                                                             \
+    M(BF16) M(Q4_0) M(Q4_1) M(Q5_0) M(Q5_1) M(Q8_0) M(Q8_1) M(Q2_K) M(Q3_K) M(Q4_K) M(Q5_K) M(Q6_K) M(Q8_K) M(IQ4_NL)  \
+        M(IQ4_XS)
 
 // The part of a row's product with `x` that this lane has: eights of numbers in turns.
 template <class T>
