@@ -4,6 +4,7 @@
 #include "norm.cu"
 #include "ffn.cu"
 #include "predictor.cu"
+#include "attention.cu"
 
 #define REGISTER(T)                                                                                                    \
     CUEMU_KERNEL(pi_linear_##T)                                                                                         \
@@ -19,6 +20,11 @@ CUEMU_KERNEL(pi_ffn_activate)
 CUEMU_KERNEL(pi_ffn_sum)
 CUEMU_KERNEL(pi_round)
 CUEMU_KERNEL(pi_relu)
+CUEMU_KERNEL(pi_rope)
+#define REGISTER_KEEP(T) CUEMU_KERNEL(pi_keep_##T)
+#define REGISTER_ATTEND(K, V) CUEMU_KERNEL(pi_attend_##K##_##V)
+KV_TYPES(REGISTER_KEEP)
+ATTEND_ALL(REGISTER_ATTEND)
 
 // Runs a kernel's grid. `size`: x, y, z of the grid, then of a block. Returns 0, or 1 with a text in `error`.
 extern "C" int pi_cuda_emu_launch(const char *name, const unsigned *size, unsigned shared, void **args, int threads,

@@ -124,7 +124,7 @@ fn norms_are_those_of_their_formulas() {
             }
         };
         let (grid, y) = ([rows as u32, 1, 1], vec![0.0; rows * dim]);
-        let end = [int(dim), Arg::Float(eps), Arg::Out(0)];
+        let end = [int(dim), Arg::Float(eps), int(0), Arg::Out(0)];
         let rms = [&[Some(&x[..]), Some(&weight)].map(Arg::Numbers)[..], &end].concat();
         near(run("pi_rms_norm", grid, threads, &y, &rms), want(false, None), "RMSNorm");
         for bias in [None, Some(&bias[..])] {

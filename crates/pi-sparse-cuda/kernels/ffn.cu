@@ -36,12 +36,12 @@ __device__ __forceinline__ bool fires(float v, int act, float threshold) {
 }
 
 // w, bias: [owned, dim] and [owned] or null; ids: of owned neurons, ascending, or null if they are all of the layer;
-// marks: [tokens, words] or null; x: [tokens, dim]; h: [tokens, owned]. `count` gets how many neurons and tokens fire.
-// As many warps as owned neurons in x; four tokens each in y.
+// marks: [tokens, words] or null; x: [tokens, dim]; h: [tokens, owned]. `counts` gets how many neurons and tokens fire,
+// and are marked. As many warps as owned neurons in x; four tokens each in y.
 template <class T>
 __device__ __forceinline__ void gate(const u8 *w, const float *bias, const int *ids, const u64 *marks, int words,
                                      const float *x, int owned, int dim, int tokens, int skip, int act, float threshold,
-                                     float *h, u64 *count) {
+                                     float *h, u64 *counts) {
     const int lane = threadIdx.x % WARP;
     const int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (i >= owned)
@@ -49,7 +49,7 @@ __device__ __forceinline__ void gate(const u8 *w, const float *bias, const int *
     const u8 *row = w + i * row_bytes<T>(dim);
     const int id = ids ? ids[i] : i;
     const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
-    u64 firing = 0;
+    u64 firing = 0, marked = 0;
     for (int t = first; t < last; ++t) {
         float *out = h + (i64)t * owned + i;
         if (marks && !(marks[(i64)t * words + id / 64] >> (id % 64) & 1)) {
@@ -60,18 +60,21 @@ __device__ __forceinline__ void gate(const u8 *w, const float *bias, const int *
         const float v = warp_sum(lane_dot<T>(row, x + (i64)t * dim, dim, lane)) + (bias ? bias[i] : 0.0f);
         const bool on = !skip || fires(v, act, threshold);
         firing += on;
+        ++marked;
         if (lane == 0)
             *out = on ? v : __uint_as_float(IDLE);
     }
     if (lane == 0 && firing)
-        atomicAdd(count, firing);
+        atomicAdd(&counts[0], firing);
+    if (lane == 0 && marked)
+        atomicAdd(&counts[1], marked);
 }
 
 #define GATE(T)                                                                                                        \
     extern "C" __global__ void pi_ffn_gate_##T(const u8 *w, const float *bias, const int *ids, const u64 *marks,       \
                                                int words, const float *x, int owned, int dim, int tokens, int skip,    \
-                                               int act, float threshold, float *h, u64 *count) {                       \
-        gate<T>(w, bias, ids, marks, words, x, owned, dim, tokens, skip, act, threshold, h, count);                    \
+                                               int act, float threshold, float *h, u64 *counts) {                      \
+        gate<T>(w, bias, ids, marks, words, x, owned, dim, tokens, skip, act, threshold, h, counts);                   \
     }
 FOR_TYPES(GATE)
 

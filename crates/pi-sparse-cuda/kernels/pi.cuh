@@ -4,6 +4,7 @@
 #pragma once
 
 #ifndef PI_CUDA_EMU
+#define INFINITY __int_as_float(0x7f800000)
 extern __shared__ __align__(16) unsigned char pi_dyn_shared[];
 #define PI_DYN_SHARED(T, name) T *name = reinterpret_cast<T *>(pi_dyn_shared)
 #define PI_SHARED(T, name, N) __shared__ T name[N]

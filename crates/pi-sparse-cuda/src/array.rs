@@ -5,13 +5,14 @@
 #![allow(unsafe_code)]
 
 use crate::gpu::Gpu;
-use cudarc::driver::{CudaEvent, CudaSlice, DevicePtr, DeviceRepr, PinnedHostSlice, ValidAsZeroBits, result, sys};
-use pi_core::{Hidden, Mirror, Resident, Result};
+use cudarc::driver::{CudaEvent, CudaSlice, DeviceRepr, PinnedHostSlice, ValidAsZeroBits, result, sys};
+use pi_core::{ActiveSet, Hidden, Mirror, Resident, Result};
 use std::{any::Any, sync::Arc};
 
 /// What arrays are made of.
 pub(crate) trait Number: DeviceRepr + ValidAsZeroBits + Copy + Default + Send + 'static {}
 impl Number for f32 {}
+impl Number for u64 {}
 
 pub(crate) struct Array<T> {
     pub data: CudaSlice<T>,
@@ -29,10 +30,10 @@ impl<T: Number> Array<T> {
     /// An array of `len` elements on both sides. What the device's holds is undefined.
     pub(crate) fn resident(gpu: &Arc<Gpu>, len: usize) -> Result<Resident<T>> {
         let failed = |e| gpu.error(e);
-        let full = |e: result::DriverError| match e.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => gpu.no_memory(len * size_of::<T>()),
-            _ => gpu.error(e),
-        };
+        let full = |e| gpu.full(e, len.saturating_mul(size_of::<T>()));
+        if len.checked_mul(size_of::<T>()).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(gpu.no_memory(usize::MAX));
+        }
         let room = len.max(1);
         // SAFETY: uninitialised; `Resident` lets nobody read it before it was written, as the copy starts stale.
         let data = unsafe { gpu.stream.alloc::<T>(room) }.map_err(full)?;
@@ -45,15 +46,9 @@ impl<T: Number> Array<T> {
         Ok(Resident::with_mirror(len, Box::new(array)))
     }
 
-    /// True if the array is one of `gpu`.
-    pub(crate) fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
-        Arc::ptr_eq(&self.gpu, gpu)
-    }
-
     /// The device's address.
     pub(crate) fn address(&self) -> sys::CUdeviceptr {
-        // without tracking of events, the guard does nothing
-        self.data.device_ptr(&self.gpu.stream).0
+        self.gpu.address(&self.data)
     }
 
     fn staging(&mut self) -> Result<&mut [T]> {
@@ -108,6 +103,23 @@ impl<T: Number> Mirror<T> for Array<T> {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+/// The array of `gpu` behind `x`, if that is where it has a copy.
+pub(crate) fn own<'a, T: Number>(gpu: &Arc<Gpu>, x: &'a mut Resident<T>) -> Option<&'a mut Array<T>> {
+    let array = x.mirror_as_it_is()?.downcast_mut::<Array<T>>()?;
+    Arc::ptr_eq(&array.gpu, gpu).then_some(array)
+}
+
+/// Where hidden states of `gpu` are; null for others.
+pub(crate) fn address(gpu: &Arc<Gpu>, x: &mut Hidden) -> sys::CUdeviceptr {
+    own(gpu, x.resident()).map_or(0, |array| array.address())
+}
+
+/// Room for sets of active neurons on both sides.
+pub(crate) fn active(gpu: &Arc<Gpu>, max_tokens: usize, neurons: usize) -> Result<ActiveSet> {
+    let words = max_tokens.checked_mul(neurons.div_ceil(64)).ok_or_else(|| gpu.no_memory(usize::MAX))?;
+    Ok(ActiveSet::with_bits(max_tokens, neurons, Array::resident(gpu, words)?))
 }
 
 /// Room for hidden states on both sides.

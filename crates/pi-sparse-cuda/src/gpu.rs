@@ -10,11 +10,20 @@ use cudarc::{
     },
     nvrtc::Ptx,
 };
-use pi_core::{Error, Result};
+use pi_core::{Error, Matrix, NeuronSet, Result};
 use std::{collections::HashMap, fmt, sync::Arc, sync::Mutex};
 
 /// The kernels, compiled by `scripts/ptx` from `kernels/`.
-const PTX: [&str; 2] = [include_str!("../ptx/linear.ptx"), include_str!("../ptx/norm.ptx")];
+const PTX: [&str; 5] = [
+    include_str!("../ptx/linear.ptx"),
+    include_str!("../ptx/norm.ptx"),
+    include_str!("../ptx/attention.ptx"),
+    include_str!("../ptx/ffn.ptx"),
+    include_str!("../ptx/predictor.ptx"),
+];
+
+/// Bytes of rows that are copied at a time.
+const PIECE: usize = 8 << 20;
 
 /// An open device. Everything is queued in one order on [`stream`](Self::stream); copies to the host that may overtake what was
 /// queued later go by [`copies`](Self::copies).
@@ -75,6 +84,7 @@ impl Gpu {
             match arg {
                 Arg::At(address) => builder.arg(address),
                 Arg::Int(v) => builder.arg(v),
+                Arg::Long(v) => builder.arg(v),
                 Arg::Float(v) => builder.arg(v),
             };
         }
@@ -82,17 +92,55 @@ impl Gpu {
         unsafe { builder.launch(size) }.map(drop).map_err(|e| self.error(e))
     }
 
-    /// Where an array of weights is; null if there is none.
+    /// Room in the device's memory for `n` elements of a run, or an error that says how many bytes that is. Contents are undefined.
+    pub(crate) fn scratch<T: DeviceRepr>(&self, n: [usize; 2]) -> Result<CudaSlice<T>> {
+        let n = n[0].checked_mul(n[1]).filter(|n| n.checked_mul(size_of::<T>()).is_some());
+        let n = n.ok_or_else(|| self.no_memory(usize::MAX))?;
+        // SAFETY: kernels write what they later read.
+        unsafe { self.stream.alloc::<T>(n.max(1)) }.map_err(|e| self.full(e, n * size_of::<T>()))
+    }
+
+    /// The error of an allocation.
+    pub(crate) fn full(&self, e: DriverError, bytes: usize) -> Error {
+        if e.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY { self.no_memory(bytes) } else { self.error(e) }
+    }
+
+    /// Where an array is.
+    pub(crate) fn address<T>(&self, array: &CudaSlice<T>) -> CUdeviceptr {
+        // without tracking of events, the guard does nothing
+        array.device_ptr(&self.stream).0
+    }
+
+    /// The same as an argument; null if there is no array.
     pub(crate) fn at<T>(&self, array: Option<&CudaSlice<T>>) -> Arg {
-        Arg::At(array.map_or(0, |a| a.device_ptr(&self.stream).0))
+        Arg::At(array.map_or(0, |array| self.address(array)))
     }
 
     /// A copy of weights in the device's memory. Bytes are there when the next kernel of the queue runs.
     pub(crate) fn upload<T: DeviceRepr>(&self, from: &[T]) -> Result<CudaSlice<T>> {
-        self.stream.clone_htod(from).map_err(|e| match e.0 {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => self.no_memory(size_of_val(from)),
-            _ => self.error(e),
-        })
+        if from.is_empty() {
+            return self.scratch([0, 0]); // an address all the same
+        }
+        self.stream.clone_htod(from).map_err(|e| self.full(e, size_of_val(from)))
+    }
+
+    /// A copy of a matrix's rows of `neurons`, one after the other.
+    pub(crate) fn rows(&self, m: &Matrix, neurons: &NeuronSet) -> Result<CudaSlice<u8>> {
+        let view = m.view();
+        if neurons.is_all() {
+            return self.upload(view.bytes());
+        }
+        let mut rows = self.scratch::<u8>([neurons.len(), m.row_bytes()])?;
+        // in large pieces: a copy for each row would take longer than its bytes
+        let each = (PIECE / m.row_bytes().max(1)).max(1);
+        let mut piece = Vec::with_capacity(each.min(neurons.len()) * m.row_bytes());
+        for first in (0..neurons.len()).step_by(each) {
+            piece.clear();
+            (first..neurons.len().min(first + each)).for_each(|i| piece.extend_from_slice(view.row(neurons.id(i))));
+            let mut to = rows.slice_mut(first * m.row_bytes()..first * m.row_bytes() + piece.len());
+            self.stream.memcpy_htod(&piece, &mut to).map_err(|e| self.error(e))?;
+        }
+        Ok(rows)
     }
 
     /// The error of an array that does not fit.
@@ -102,12 +150,23 @@ impl Gpu {
     }
 }
 
+/// So many blocks in a row.
+pub(crate) fn blocks(n: usize, threads: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim: (n.max(1) as u32, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
+}
+
+/// So many threads in blocks of `block`.
+pub(crate) fn threads(n: usize, block: u32) -> LaunchConfig {
+    blocks(n.div_ceil(block as usize), block)
+}
+
 /// An argument of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Arg {
     /// An address in the device's memory.
     At(CUdeviceptr),
     Int(i32),
+    Long(i64),
     Float(f32),
 }
 

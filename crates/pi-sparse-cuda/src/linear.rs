@@ -5,7 +5,7 @@ use crate::{
     gpu::{Arg, Gpu},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, sys::CUdeviceptr};
 use pi_core::{Dense, Error, Hidden, LinearSpec, Result, Write};
 use std::sync::Arc;
 
@@ -49,31 +49,36 @@ impl Dense for Linear {
         }
         let tokens = x.tokens();
         let input = operand::Input::new(&self.gpu, x)?;
-        operand::write(&self.gpu, y, tokens, self.rows, how, |y, add| {
-            let blocks = (self.rows as u32).div_ceil(THREADS / WARP);
-            // a grid has 65,535 blocks in y at most
-            for first in (0..tokens).step_by(TOKENS * 65_535) {
-                let some = (tokens - first).min(TOKENS * 65_535);
-                let grid_dim = (blocks, some.div_ceil(TOKENS) as u32, 1);
-                let size = LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
-                let args = [
-                    self.gpu.at(Some(&self.weight)),
-                    Arg::At(input.address + 4 * (first * self.cols) as u64),
-                    self.gpu.at(self.bias.as_ref()),
-                    Arg::Int(self.rows as i32),
-                    Arg::Int(self.cols as i32),
-                    Arg::Int(some as i32),
-                    Arg::Int(i32::from(add)),
-                    Arg::At(y + 4 * (first * self.rows) as u64),
-                ];
-                // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed.
-                unsafe { self.gpu.launch(&self.kernel, size, &args)? };
-            }
-            Ok(())
-        })
+        operand::write(&self.gpu, y, tokens, self.rows, how, |y, add| self.queue(input.address, tokens, y, add))
     }
 
     fn bytes(&self) -> u64 {
         self.weight.len() as u64 + 4 * self.bias.as_ref().map_or(0, |b| b.len()) as u64
+    }
+}
+
+impl Linear {
+    /// Queues the product: `x` is the address of `[tokens, cols]` numbers, `y` of `[tokens, rows]`.
+    pub(crate) fn queue(&self, x: CUdeviceptr, tokens: usize, y: CUdeviceptr, add: bool) -> Result<()> {
+        let blocks = (self.rows as u32).div_ceil(THREADS / WARP);
+        // a grid has 65,535 blocks in y at most
+        for first in (0..tokens).step_by(TOKENS * 65_535) {
+            let some = (tokens - first).min(TOKENS * 65_535);
+            let grid_dim = (blocks, some.div_ceil(TOKENS) as u32, 1);
+            let size = LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+            let args = [
+                self.gpu.at(Some(&self.weight)),
+                Arg::At(x + 4 * (first * self.cols) as u64),
+                self.gpu.at(self.bias.as_ref()),
+                Arg::Int(self.rows as i32),
+                Arg::Int(self.cols as i32),
+                Arg::Int(some as i32),
+                Arg::Int(i32::from(add)),
+                Arg::At(y + 4 * (first * self.rows) as u64),
+            ];
+            // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed.
+            unsafe { self.gpu.launch(&self.kernel, size, &args)? };
+        }
+        Ok(())
     }
 }

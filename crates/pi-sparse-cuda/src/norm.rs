@@ -45,12 +45,9 @@ impl Dense for Norm {
         if x.dim() != self.dim {
             return Err(Error::shape("input of a norm", self.dim, x.dim()));
         }
-        if how == Write::Add {
-            return Err(Error::unsupported("adding a norm to something", "no model does"));
-        }
         let tokens = x.tokens();
         let input = operand::Input::new(&self.gpu, x)?;
-        operand::write(&self.gpu, y, tokens, self.dim, how, |y, _| {
+        operand::write(&self.gpu, y, tokens, self.dim, how, |y, add| {
             if tokens == 0 {
                 return Ok(());
             }
@@ -58,7 +55,7 @@ impl Dense for Norm {
                 LaunchConfig { grid_dim: (tokens as u32, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
             let mut args = vec![Arg::At(input.address), self.gpu.at(Some(&self.weight))];
             args.extend(self.layer.as_ref().map(|bias| self.gpu.at(bias.as_ref())));
-            args.extend([Arg::Int(self.dim as i32), Arg::Float(self.eps), Arg::At(y)]);
+            args.extend([Arg::Int(self.dim as i32), Arg::Float(self.eps), Arg::Int(i32::from(add)), Arg::At(y)]);
             // SAFETY: the arguments of `norm.cu`; rows are as long as the weight, and the grid has as many blocks as there are.
             unsafe { self.gpu.launch(&self.kernel, size, &args) }
         })

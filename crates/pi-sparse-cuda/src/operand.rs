@@ -1,16 +1,12 @@
 //! What kernels read and write: hidden states of this device where they are, others by way of a copy.
-#![allow(unsafe_code)]
 
-use crate::{array::Array, gpu::Gpu};
-use cudarc::driver::{CudaSlice, DevicePtr, sys::CUdeviceptr};
-use pi_core::{Error, Hidden, Result, Write};
+use crate::{
+    array::{self, own},
+    gpu::Gpu,
+};
+use cudarc::driver::{CudaSlice, sys::CUdeviceptr};
+use pi_core::{ActiveSet, Error, Hidden, Result, Write};
 use std::sync::Arc;
-
-/// The address of an array of `gpu`, if that is where `x` has a copy.
-fn own<'a>(gpu: &Arc<Gpu>, x: &'a mut Hidden) -> Option<&'a mut Array<f32>> {
-    let array = x.resident().mirror_as_it_is()?.downcast_mut::<Array<f32>>()?;
-    array.is_of(gpu).then_some(array)
-}
 
 /// Rows that a kernel reads.
 pub(crate) struct Input {
@@ -21,15 +17,44 @@ pub(crate) struct Input {
 
 impl Input {
     pub(crate) fn new(gpu: &Arc<Gpu>, x: &mut Hidden) -> Result<Self> {
-        if own(gpu, x).is_some() {
+        if own(gpu, x.resident()).is_some() {
             x.resident().mirror()?;
-            let address = own(gpu, x).map(|array| array.address());
-            return Ok(Self { address: address.unwrap_or_default(), _copy: None });
+            return Ok(Self { address: array::address(gpu, x), _copy: None });
         }
         let copy = gpu.upload(x.host()?)?;
-        let address = copy.device_ptr(&gpu.stream).0;
-        Ok(Self { address, _copy: Some(copy) })
+        Ok(Self { address: gpu.address(&copy), _copy: Some(copy) })
     }
+}
+
+/// Marks of a predictor that a kernel reads.
+pub(crate) struct Marks {
+    /// Null if every neuron may fire.
+    pub address: CUdeviceptr,
+    _copy: Option<CudaSlice<u64>>,
+}
+
+impl Marks {
+    pub(crate) fn new(gpu: &Arc<Gpu>, active: &mut ActiveSet) -> Result<Self> {
+        if active.is_all() {
+            return Ok(Self { address: 0, _copy: None });
+        }
+        if own(gpu, active.resident()).is_some() {
+            active.resident().mirror()?;
+            let address = own(gpu, active.resident()).map_or(0, |array| array.address());
+            return Ok(Self { address, _copy: None });
+        }
+        let copy = gpu.upload(active.host()?.unwrap_or(&[]))?;
+        Ok(Self { address: gpu.address(&copy), _copy: Some(copy) })
+    }
+}
+
+/// Fails unless `y` can take `tokens` rows of `dim` numbers.
+pub(crate) fn check(y: &Hidden, tokens: usize, dim: usize, how: Write) -> Result<()> {
+    if y.dim() != dim || tokens > y.max_tokens() || (how == Write::Add && y.tokens() != tokens) {
+        let size = |tokens, dim| format!("{tokens} rows of {dim}");
+        return Err(Error::shape("an output", size(tokens, dim), size(y.tokens(), y.dim())));
+    }
+    Ok(())
 }
 
 /// Lets a kernel write the rows of `y`: `run` gets their address and whether it is to add to what is there. With
@@ -42,25 +67,20 @@ pub(crate) fn write(
     how: Write,
     run: impl FnOnce(CUdeviceptr, bool) -> Result<()>,
 ) -> Result<()> {
-    if y.dim() != dim || (how == Write::Add && y.tokens() != tokens) {
-        let size = |tokens, dim| format!("{tokens} rows of {dim}");
-        return Err(Error::shape("an output", size(tokens, dim), size(y.tokens(), y.dim())));
-    }
+    check(y, tokens, dim, how)?;
     if how == Write::Set {
         y.resize(tokens)?;
     }
     y.stale();
-    if own(gpu, y).is_some() {
+    if own(gpu, y.resident()).is_some() {
         match how {
             Write::Set => y.resident().mirror_overwrite().map(drop),
             Write::Add => y.resident().mirror_mut()?.map(drop),
         };
-        let address = own(gpu, y).map(|array| array.address());
-        return run(address.unwrap_or_default(), how == Write::Add);
+        return run(array::address(gpu, y), how == Write::Add);
     }
-    // SAFETY: every number is written by the kernel before it is copied.
-    let part = unsafe { gpu.stream.alloc::<f32>((tokens * dim).max(1)) }.map_err(|e| gpu.error(e))?;
-    run(part.device_ptr(&gpu.stream).0, false)?;
+    let part = gpu.scratch::<f32>([tokens, dim])?;
+    run(gpu.address(&part), false)?;
     let mut rows = vec![0.0; tokens * dim];
     gpu.stream.memcpy_dtoh(&part.slice(..rows.len()), &mut rows).map_err(|e| gpu.error(e))?;
     gpu.stream.synchronize().map_err(|e| gpu.error(e))?;

@@ -1,6 +1,6 @@
 //! Operators through the driver: an emulated one, or with `PI_CUDA_TEST=real` that of a GPU.
 
-use pi_core::{Dense, Error, Hidden, LinearSpec, Matrix, NormSpec, QuantType, Write};
+use pi_core::{Dense, Device, Error, Hidden, LinearSpec, Matrix, NormSpec, QuantType, Write};
 use pi_cuda_emu::use_driver;
 use pi_sparse_cuda::{Cuda, Unavailable};
 use pi_testkit::{Random, kernels::random_row};
@@ -26,14 +26,14 @@ fn filled(mut h: Hidden, numbers: &[f32]) -> Hidden {
     h
 }
 
-/// What `op` makes of `x`, from and to either side, set and, if it can, added to that.
-fn check(cuda: &Cuda, op: &dyn Dense, x: &[f32], tokens: usize, want: &[f64], adds: bool, what: &str) {
+/// What `op` makes of `x`, from and to either side, set and added to that.
+fn check(cuda: &Cuda, op: &dyn Dense, x: &[f32], tokens: usize, want: &[f64], what: &str) {
     let (cols, rows) = (x.len() / tokens, want.len() / tokens);
     let hidden = |here: bool, dim| if here { cuda.hidden(tokens, dim).unwrap() } else { Hidden::new(tokens, dim) };
     for (from, to) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut x = filled(hidden(from, cols), x);
         let mut y = filled(hidden(to, rows), &vec![0.5; want.len()]);
-        for (how, times) in [(Write::Set, 1.0), (Write::Add, 2.0)].into_iter().take(1 + usize::from(adds)) {
+        for (how, times) in [(Write::Set, 1.0), (Write::Add, 2.0)] {
             op.apply(&mut x, &mut y, how).unwrap();
             for (got, want) in y.host().unwrap().iter().zip(want) {
                 let (got, want) = (f64::from(*got), times * want);
@@ -67,7 +67,7 @@ fn matrices_of_every_type_are_multiplied() {
                 products.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>() + bias
             };
             let want: Vec<f64> = (0..tokens * rows).map(product).collect();
-            check(&cuda, &*op, &x, tokens, &want, true, &format!("{ty} {rows} x {cols}, {tokens} tokens"));
+            check(&cuda, &*op, &x, tokens, &want, &format!("{ty} {rows} x {cols}, {tokens} tokens"));
             assert_eq!(op.bytes(), m.size_bytes() as u64 + if bias.is_some() { 4 * rows as u64 } else { 0 });
         }
     }
@@ -95,7 +95,7 @@ fn norms_are_applied() {
                     v + bias.as_ref().map_or(0.0, |b| f64::from(b[i]))
                 }));
             }
-            check(&cuda, &*cuda.norm(&spec).unwrap(), &x, tokens, &want, false, "norm");
+            check(&cuda, &*cuda.norm(&spec).unwrap(), &x, tokens, &want, "norm");
         }
     }
 }
@@ -142,4 +142,10 @@ fn what_does_not_fit_is_refused() {
     assert!(cuda.hidden(usize::MAX, 2).is_err());
     let count = pi_sparse_cuda::count().unwrap();
     assert_eq!(Cuda::open(1_000).unwrap_err(), Unavailable::NoSuchDevice { ordinal: 1_000, count });
+}
+
+#[test]
+fn the_device_passes_the_conformance_suite() {
+    let Some(cuda) = cuda() else { return };
+    pi_testkit::device::check(&cuda).unwrap();
 }
