@@ -28,6 +28,7 @@ pub mod op;
 mod predict;
 pub mod quant;
 mod resident;
+mod rope;
 pub mod signs;
 pub mod spec;
 pub mod text;
@@ -44,6 +45,7 @@ pub use op::{Attention, AttentionRun, Batch, BatchToken, Dense, FfnRun, Limits, 
 pub use predict::{MlpSpec, Predictor, PredictorRun};
 pub use quant::{QuantInfo, QuantType};
 pub use resident::{Mirror, Moves, Resident};
+pub use rope::Rope;
 pub use signs::SignKernels;
 pub use spec::{
     AttentionSpec, Down, FfnWeights, Gating, KvType, KvTypes, LinearSpec, NormSpec, RopeKind, RopeScaling, RopeSpec,

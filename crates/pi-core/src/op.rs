@@ -3,7 +3,7 @@
 //! Weights are shared and immutable; a *run* owns what changes: scratch memory, queues and the KV cache. So one engine serves
 //! many sessions, each with runs of its own.
 
-use crate::{ActiveSet, Hidden, NeuronSet, Result};
+use crate::{ActiveSet, Error, Hidden, NeuronSet, Result};
 use std::sync::Arc;
 
 /// What happens to the old contents of an output.
@@ -36,6 +36,37 @@ pub struct Limits {
     pub sequences: usize,
     /// Positions per sequence.
     pub context: usize,
+}
+
+impl Limits {
+    /// Checks the batch of a step whose input has `rows` rows, where `len` is how many positions a sequence has.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if there is no token for each row, or a position is not the next of its sequence; [`Error::Limit`] beyond
+    /// the limits.
+    pub fn check(&self, batch: &Batch, rows: usize, len: impl Fn(usize) -> usize) -> Result<()> {
+        if batch.len() != rows {
+            return Err(Error::shape("batch", format!("{} tokens", rows), batch.len()));
+        }
+        if batch.len() > self.tokens {
+            return Err(Error::Limit { what: "tokens per step".into(), limit: self.tokens, got: batch.len() });
+        }
+        for (i, t) in batch.iter().enumerate() {
+            let seq = t.seq as usize;
+            if seq >= self.sequences {
+                return Err(Error::Limit { what: "sequences".into(), limit: self.sequences, got: seq + 1 });
+            }
+            let pos = t.pos as usize;
+            if pos >= self.context {
+                return Err(Error::Limit { what: "positions of a sequence".into(), limit: self.context, got: pos + 1 });
+            }
+            let before = batch[..i].iter().rev().find(|o| o.seq == t.seq).map_or(len(seq), |o| o.pos as usize + 1);
+            if pos != before {
+                return Err(Error::shape(format!("position in sequence {seq}"), before, pos));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What an operator did since it was last asked.

@@ -43,5 +43,5 @@ pub use bandwidth::ReadTest;
 pub use crossover::Crossover;
 pub use device::CpuDevice;
 pub use kernels::{Activate, Axpy4, Isa, Kernels, Pack, Packed, Tile, TypeKernels};
+pub use pi_core::Rope;
 pub use pool::Pool;
-pub use rope::Rope;

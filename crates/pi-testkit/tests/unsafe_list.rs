@@ -6,7 +6,10 @@ use std::{
 };
 
 /// Every file that may contain unsafe code, and why it must.
-const LIST: [(&str, &str); 8] = [
+const LIST: [(&str, &str); 19] = [
+    ("crates/pi-cuda-emu/src/lib.rs", "runs the emulator, which is C++"),
+    ("crates/pi-cuda-emu/tests/emulator.rs", "runs kernels"),
+    ("crates/pi-cuda-emu/tests/kernels.rs", "runs kernels"),
     ("crates/pi-engine/tests/no_alloc.rs", "a global allocator that counts"),
     ("crates/pi-gguf/src/mmap.rs", "maps model files"),
     ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/attention.rs", "AVX2 instructions, called after asking the CPU"),
@@ -15,6 +18,14 @@ const LIST: [(&str, &str); 8] = [
     ("crates/pi-sparse-cpu/src/arch/x86_64/avx2/mod.rs", "calls AVX2 code after asking the CPU"),
     ("crates/pi-sparse-cpu/src/pool.rs", "lends closures to threads"),
     ("crates/pi-sparse-cpu/src/split.rs", "hands out disjoint parts of an array"),
+    ("crates/pi-sparse-cuda/src/array.rs", "copies between host and device in the background"),
+    ("crates/pi-sparse-cuda/src/attention.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/ffn.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/gpu.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/linear.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/norm.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/predictor.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/probe.rs", "opens the driver's library"),
 ];
 
 /// All Rust files of the workspace, with their paths from its root.

@@ -14,8 +14,8 @@ use crate::{
 use kernels::AttentionKernels;
 use mix::{Mixer, Place, SEGMENT, Scratches, tokens_per_task};
 use pi_core::{
-    Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Error, Executor, Hidden, Limits, LinearSpec,
-    OpStats, QuantType, Result, RopeSpec, Serial, Write,
+    Attention, AttentionRun, AttentionSpec, Batch, BatchToken, Dense, Executor, Hidden, Limits, LinearSpec, OpStats,
+    QuantType, Result, RopeSpec, Serial, Write,
 };
 use std::sync::Arc;
 
@@ -175,32 +175,9 @@ impl AttentionRun for Run {
 
 impl Run {
     /// Nothing is changed if the batch is refused.
-    fn check_batch(&mut self, x: &Hidden, batch: &Batch) -> Result<()> {
-        if batch.len() != x.tokens() {
-            return Err(Error::shape("batch", format!("{} tokens", x.tokens()), batch.len()));
-        }
-        if batch.len() > self.limits.tokens {
-            return Err(Error::Limit { what: "tokens per step".into(), limit: self.limits.tokens, got: batch.len() });
-        }
-        for (i, t) in batch.iter().enumerate() {
-            let seq = t.seq as usize;
-            if seq >= self.limits.sequences {
-                return Err(Error::Limit { what: "sequences".into(), limit: self.limits.sequences, got: seq + 1 });
-            }
-            let pos = t.pos as usize;
-            if pos >= self.limits.context {
-                return Err(Error::Limit {
-                    what: "positions of a sequence".into(),
-                    limit: self.limits.context,
-                    got: pos + 1,
-                });
-            }
-            let before = batch[..i].iter().rev().find(|o| o.seq == t.seq).map_or(self.len[seq], |o| o.pos as usize + 1);
-            if pos != before {
-                return Err(Error::shape(format!("position in sequence {seq}"), before, pos));
-            }
-        }
-        Ok(())
+    fn check_batch(&self, x: &Hidden, batch: &Batch) -> Result<()> {
+        let len = &self.len;
+        self.limits.check(batch, x.tokens(), |seq| len[seq])
     }
 
     fn rotate(&mut self, batch: &Batch) -> Result<()> {

@@ -1,0 +1,41 @@
+//! Compiles the emulator with all kernels, as a library to call and as a driver library to be loaded.
+
+use std::{env, path::PathBuf};
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(emulated)");
+    for path in ["emu", "../pi-sparse-cuda/kernels"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    // The emulator maps stacks and switches between them, which was written for this system alone.
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
+        return;
+    }
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++20").opt_level(2).pic(true).warnings(false).include("../pi-sparse-cuda/kernels");
+    // A machine without a C++ compiler builds and tests the rest of the project.
+    let Ok(compiler) = build.try_get_compiler() else {
+        println!("cargo::warning=no C++ compiler: CUDA kernels are not emulated");
+        return;
+    };
+    if let Err(e) = build
+        .clone()
+        .link_lib_modifier("+whole-archive")
+        .file("emu/kernels.cpp")
+        .file("emu/mistakes.cpp")
+        .try_compile("pi_cuda_emu")
+    {
+        println!("cargo::warning=CUDA kernels are not emulated: {e}");
+        return;
+    }
+    println!("cargo::rustc-cfg=emulated");
+    // cc makes static libraries only; the driver has to be loaded by name.
+    let driver = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libcuda.so.1");
+    let mut command = compiler.to_command();
+    command.args(["-shared", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]);
+    command.args(["emu/kernels.cpp", "emu/fake_driver.cpp", "-o"]).arg(&driver);
+    match command.status() {
+        Ok(status) if status.success() => println!("cargo::rustc-env=PI_CUDA_EMU_DRIVER={}", driver.display()),
+        other => panic!("the emulated driver was not built: {other:?}"),
+    }
+}

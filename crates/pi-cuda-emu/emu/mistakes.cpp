@@ -1,0 +1,39 @@
+// Kernels with planted mistakes, to see that the emulator reports them.
+#include "cuda_emu.hpp"
+
+extern "C" __global__ void mistake_divergent_barrier(float *y) {
+    if (threadIdx.x < 7) {
+        y[0] = 1;
+        __syncthreads();
+    } else {
+        y[1] = __shfl_xor_sync(0xffffffffu, 1.0f, 16);
+    }
+}
+
+extern "C" __global__ void mistake_missing_barrier(float *y) {
+    PI_SHARED(float, s, 64);
+    s[threadIdx.x] = (float)threadIdx.x;
+    y[threadIdx.x] = s[63 - threadIdx.x];
+}
+
+extern "C" __global__ void mistake_exited_lane(float *y) {
+    if (threadIdx.x == 3)
+        return;
+    y[threadIdx.x] = __shfl_down_sync(0xffffffffu, 1.0f, 1);
+}
+
+extern "C" __global__ void mistake_overrun(float *y) {
+    PI_DYN_SHARED(float, s);
+    s[threadIdx.x] = 1.0f;
+    y[0] = s[0];
+}
+
+extern "C" __global__ void mistake_outside_the_mask(float *y) {
+    y[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, 1.0f, 1);
+}
+
+CUEMU_KERNEL(mistake_divergent_barrier)
+CUEMU_KERNEL(mistake_missing_barrier)
+CUEMU_KERNEL(mistake_exited_lane)
+CUEMU_KERNEL(mistake_overrun)
+CUEMU_KERNEL(mistake_outside_the_mask)

@@ -1,0 +1,135 @@
+//! Kernels beside the CPU's reference: all types, ragged sizes, several tokens, every order of lanes.
+#![allow(unsafe_code)]
+
+use pi_core::QuantType;
+use pi_cuda_emu::{Arg, Failure, Launch, Order, is_there, launch};
+use pi_testkit::{Random, kernels::random_row};
+
+/// Runs a kernel that writes to `y` in every order of lanes, and hands over what it wrote each time.
+fn run(kernel: &str, grid: [u32; 3], threads: u32, y: &[f32], args: &[Arg<'_>]) -> Vec<Vec<f32>> {
+    if !is_there() {
+        assert!(std::env::var_os("CI").is_none(), "the emulator has to be there in CI");
+        eprintln!("SKIPPED: {}", Failure::Absent);
+        return Vec::new();
+    }
+    let run = |order| {
+        let mut y = y.to_vec();
+        let size = Launch { grid, block: [threads, 1, 1], shared: 0, order };
+        // SAFETY: arrays are as large as the other arguments say.
+        unsafe { launch(kernel, size, args, &mut [&mut y]) }.unwrap();
+        y
+    };
+    Order::ALL.map(run).to_vec()
+}
+
+fn numbers(rng: &mut Random, n: usize) -> Vec<f32> {
+    (0..n).map(|_| rng.normal()).collect()
+}
+
+/// Rows of a type, and what they are.
+fn matrix(ty: QuantType, rows: usize, cols: usize, rng: &mut Random) -> (Vec<u8>, Vec<f32>) {
+    let info = ty.info();
+    let bytes: Vec<u8> = (0..rows).flat_map(|_| random_row(ty, cols / info.block_len, rng)).collect();
+    let mut decoded = vec![0.0; rows * cols];
+    (info.decode)(&bytes, &mut decoded);
+    (bytes, decoded)
+}
+
+fn widths(ty: QuantType) -> Vec<usize> {
+    match ty.info().block_len {
+        1 => vec![1, 7, 8, 33, 100, 264],
+        n => vec![n, 3 * n, 8 * n],
+    }
+}
+
+fn int(n: usize) -> Arg<'static> {
+    Arg::Int(n as i32)
+}
+
+#[test]
+fn every_type_is_decoded_to_the_bit() {
+    let mut rng = Random(1);
+    for ty in QuantType::ALL {
+        for cols in widths(ty) {
+            let rows = 3;
+            let (bytes, want) = matrix(ty, rows, cols, &mut rng);
+            let blocks = (rows * cols.div_ceil(8)).div_ceil(32) as u32;
+            let args = [Arg::Read(Some(&bytes)), Arg::Long(rows as i64), int(cols), Arg::Out(0)];
+            for got in run(&format!("pi_decode_{ty}"), [blocks, 1, 1], 32, &vec![7.0; want.len()], &args) {
+                let differs = got.iter().zip(&want).position(|(a, b)| a.to_bits() != b.to_bits());
+                assert_eq!(differs.map(|i| (i, got[i], want[i])), None, "{ty}, {cols} wide");
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_of_every_type_meet_tokens() {
+    let mut rng = Random(2);
+    for ty in QuantType::ALL {
+        for (cols, (rows, tokens)) in widths(ty).into_iter().zip([(5, 1), (1, 6), (9, 3), (4, 9), (3, 2), (2, 1)]) {
+            let (bytes, w) = matrix(ty, rows, cols, &mut rng);
+            let (x, bias) = (numbers(&mut rng, tokens * cols), numbers(&mut rng, rows));
+            let before = numbers(&mut rng, tokens * rows);
+            for (bias, add) in [(None, 0), (Some(&bias), 0), (None, 1), (Some(&bias), 1)] {
+                let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(bias.map(|b| &b[..]))];
+                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Out(0)];
+                let args = [&weights[..], &sizes].concat();
+                let grid = [rows.div_ceil(2) as u32, tokens.div_ceil(4) as u32, 1];
+                for got in run(&format!("pi_linear_{ty}"), grid, 64, &before, &args) {
+                    for t in 0..tokens {
+                        for r in 0..rows {
+                            let products = w[r * cols..][..cols].iter().zip(&x[t * cols..][..cols]);
+                            let products: Vec<f64> = products.map(|(w, x)| f64::from(*w) * f64::from(*x)).collect();
+                            let others = [
+                                f64::from(bias.map_or(0.0, |b| b[r])),
+                                f64::from(add) * f64::from(before[t * rows + r]),
+                            ];
+                            let want = products.iter().chain(&others).sum::<f64>();
+                            let size = products.iter().chain(&others).map(|v| v.abs()).sum::<f64>();
+                            let off = (f64::from(got[t * rows + r]) - want).abs();
+                            assert!(off <= 2e-6 * size, "{ty}, {rows} x {cols}, {tokens} tokens: {off} of {size}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_are_those_of_their_formulas() {
+    let mut rng = Random(3);
+    for (rows, dim, threads) in [(1, 1, 32), (3, 33, 64), (2, 256, 256), (5, 777, 128)] {
+        let (x, weight, bias) = (numbers(&mut rng, rows * dim), numbers(&mut rng, dim), numbers(&mut rng, dim));
+        let eps = 1e-5f32;
+        let want = |layer: bool, bias: Option<&[f32]>| -> Vec<f64> {
+            x.chunks(dim)
+                .flat_map(|row| {
+                    let row: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
+                    let mean = if layer { row.iter().sum::<f64>() / dim as f64 } else { 0.0 };
+                    let square = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / dim as f64;
+                    let scale = 1.0 / (square + f64::from(eps)).sqrt();
+                    (0..dim)
+                        .map(|i| (row[i] - mean) * scale * f64::from(weight[i]) + bias.map_or(0.0, |b| f64::from(b[i])))
+                        .collect::<Vec<_>>()
+                })
+                .collect()
+        };
+        let near = |got: Vec<Vec<f32>>, want: Vec<f64>, what: &str| {
+            for got in got {
+                let off =
+                    got.iter().zip(&want).map(|(a, b)| (f64::from(*a) - b).abs() / (1.0 + b.abs())).fold(0.0, f64::max);
+                assert!(off < 1e-5, "{what} of {rows} x {dim}: off by {off}");
+            }
+        };
+        let (grid, y) = ([rows as u32, 1, 1], vec![0.0; rows * dim]);
+        let end = [int(dim), Arg::Float(eps), int(0), Arg::Out(0)];
+        let rms = [&[Some(&x[..]), Some(&weight)].map(Arg::Numbers)[..], &end].concat();
+        near(run("pi_rms_norm", grid, threads, &y, &rms), want(false, None), "RMSNorm");
+        for bias in [None, Some(&bias[..])] {
+            let layer = [&[Some(&x[..]), Some(&weight), bias].map(Arg::Numbers)[..], &end].concat();
+            near(run("pi_layer_norm", grid, threads, &y, &layer), want(true, bias), "LayerNorm");
+        }
+    }
+}

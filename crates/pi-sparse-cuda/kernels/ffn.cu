@@ -1,0 +1,185 @@
+// The neuron-aware FFN (paper §5.4): gates of marked neurons, the rest where they fire, and the sum of what fires.
+//
+// A warp has a neuron, so that skipping one skips all its lanes. What neurons contribute is added up by columns: warps
+// of a block in their order, then blocks in theirs, so the result is the same every time and nobody waits for a memory
+// cell.
+#include "types.cuh"
+
+typedef unsigned long long u64;
+
+// In `h`, a neuron that is not marked or does not fire: a NaN that no arithmetic makes.
+#define IDLE 0xffffdeadu
+
+enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, FAT_RELU };
+
+__device__ __forceinline__ float relu(float v, float threshold) { return v <= 0.0f || v < threshold ? 0.0f : v; }
+
+__device__ __forceinline__ float activate(int act, float threshold, float v) {
+    switch (act) {
+    case SILU:
+        return v / (1.0f + expf(-v));
+    case GELU:
+        return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f));
+    case GELU_TANH:
+        return 0.5f * v * (1.0f + tanhf(0.7978846f * v * (1.0f + 0.044715f * v * v)));
+    case RELU_SQUARED:
+        v = relu(v, 0.0f);
+        return v * v;
+    default:
+        return relu(v, threshold);
+    }
+}
+
+// NaN fires, so that it is not hidden.
+__device__ __forceinline__ bool fires(float v, int act, float threshold) {
+    return v != v || (v > 0.0f && (act != FAT_RELU || v >= threshold));
+}
+
+// w, bias: [owned, dim] and [owned] or null; ids: of owned neurons, ascending, or null if they are all of the layer;
+// marks: [tokens, words] or null; x: [tokens, dim]; h: [tokens, owned]. `counts` gets how many neurons and tokens fire,
+// and are marked. As many warps as owned neurons in x; four tokens each in y.
+template <class T>
+__device__ __forceinline__ void gate(const u8 *w, const float *bias, const int *ids, const u64 *marks, int words,
+                                     const float *x, int owned, int dim, int tokens, int skip, int act, float threshold,
+                                     float *h, u64 *counts) {
+    const int lane = threadIdx.x % WARP;
+    const int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (i >= owned)
+        return; // the whole warp
+    const u8 *row = w + i * row_bytes<T>(dim);
+    const int id = ids ? ids[i] : i;
+    const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
+    u64 firing = 0, marked = 0;
+    for (int t = first; t < last; ++t) {
+        float *out = h + (i64)t * owned + i;
+        if (marks && !(marks[(i64)t * words + id / 64] >> (id % 64) & 1)) {
+            if (lane == 0)
+                *out = __uint_as_float(IDLE);
+            continue;
+        }
+        const float v = warp_sum(lane_dot<T>(row, x + (i64)t * dim, dim, lane)) + (bias ? bias[i] : 0.0f);
+        const bool on = !skip || fires(v, act, threshold);
+        firing += on;
+        ++marked;
+        if (lane == 0)
+            *out = on ? v : __uint_as_float(IDLE);
+    }
+    if (lane == 0 && firing)
+        atomicAdd(&counts[0], firing);
+    if (lane == 0 && marked)
+        atomicAdd(&counts[1], marked);
+}
+
+#define GATE(T)                                                                                                        \
+    extern "C" __global__ void pi_ffn_gate_##T(const u8 *w, const float *bias, const int *ids, const u64 *marks,       \
+                                               int words, const float *x, int owned, int dim, int tokens, int skip,    \
+                                               int act, float threshold, float *h, u64 *counts) {                      \
+        gate<T>(w, bias, ids, marks, words, x, owned, dim, tokens, skip, act, threshold, h, counts);                   \
+    }
+FOR_TYPES(GATE)
+
+// h: gates of neurons that fire, and becomes what they contribute with; 0 for the others. `symmetric`: act(up), too.
+template <class T>
+__device__ __forceinline__ void up(const u8 *w, const float *bias, const float *x, int owned, int dim, int tokens,
+                                   int symmetric, int act, float threshold, float *h) {
+    const int lane = threadIdx.x % WARP;
+    const int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (i >= owned)
+        return;
+    const u8 *row = w + i * row_bytes<T>(dim);
+    const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
+    for (int t = first; t < last; ++t) {
+        float *out = h + (i64)t * owned + i;
+        const float g = *out;
+        if (__float_as_uint(g) == IDLE) {
+            __syncwarp(); // all have read it
+            if (lane == 0)
+                *out = 0.0f;
+            continue;
+        }
+        float v = warp_sum(lane_dot<T>(row, x + (i64)t * dim, dim, lane)) + (bias ? bias[i] : 0.0f);
+        if (symmetric)
+            v = activate(act, threshold, v);
+        if (lane == 0)
+            *out = activate(act, threshold, g) * v;
+    }
+}
+
+#define UP(T)                                                                                                          \
+    extern "C" __global__ void pi_ffn_up_##T(const u8 *w, const float *bias, const float *x, int owned, int dim,       \
+                                             int tokens, int symmetric, int act, float threshold, float *h) {          \
+        up<T>(w, bias, x, owned, dim, tokens, symmetric, act, threshold, h);                                           \
+    }
+FOR_TYPES(UP)
+
+// The same for FFNs without a gate, where `h` holds what `up` gave.
+extern "C" __global__ void pi_ffn_activate(i64 n, int act, float threshold, float *h) {
+    const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        h[i] = __float_as_uint(h[i]) == IDLE ? 0.0f : activate(act, threshold, h[i]);
+}
+
+#define DOWN_WARPS 8
+#define DOWN_COLUMNS (8 * WARP)
+
+// part[slice, t] = Σ over the slice's neurons of h · w. w: [owned, dim]; part: [slices, tokens, dim].
+// Blocks of DOWN_WARPS warps; DOWN_COLUMNS columns each in x, a token in y, a slice of the neurons in z.
+template <class T>
+__device__ __forceinline__ void down(const u8 *w, const float *h, int owned, int dim, int tokens, float *part) {
+    PI_SHARED(float, sums, DOWN_WARPS *DOWN_COLUMNS);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = blockIdx.y;
+    const int e = blockIdx.x * WARP + lane, column = 8 * e;
+    const int groups = (owned + WARP - 1) / WARP, each = (groups + gridDim.z - 1) / gridDim.z;
+    const int to = min((int)(blockIdx.z + 1) * each, groups);
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int g = blockIdx.z * each + warp; g < to; g += DOWN_WARPS) {
+        const int i = g * WARP + lane;
+        const float mine = i < owned ? h[(i64)t * owned + i] : 0.0f;
+        // the neurons of these 32 that contribute, one after the other
+        for (u32 left = __ballot_sync(ALL_LANES, mine != 0.0f); left; left &= left - 1) {
+            const int j = __ffs((int)left) - 1;
+            const float by = __shfl_sync(ALL_LANES, mine, j);
+            const u8 *row = w + (i64)(g * WARP + j) * row_bytes<T>(dim);
+            float v[8];
+            if (column + 8 <= dim) {
+                T::eight(row + (i64)(e / (T::LEN / 8)) * T::BYTES, e % (T::LEN / 8), v);
+#pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    sum[k] = fmaf(by, v[k], sum[k]);
+            } else {
+                for (int k = 0; k < dim - column; ++k)
+                    sum[k] = fmaf(by, T::one(row, column + k), sum[k]);
+            }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+        sums[warp * DOWN_COLUMNS + 8 * lane + k] = sum[k];
+    __syncthreads();
+    const int c = blockIdx.x * DOWN_COLUMNS + threadIdx.x; // as many threads as columns
+    if (c < dim) {
+        float all = 0.0f;
+        for (int k = 0; k < DOWN_WARPS; ++k)
+            all += sums[k * DOWN_COLUMNS + threadIdx.x];
+        part[((i64)blockIdx.z * tokens + t) * dim + c] = all;
+    }
+}
+
+#define DOWN(T)                                                                                                        \
+    extern "C" __global__ void pi_ffn_down_##T(const u8 *w, const float *h, int owned, int dim, int tokens,            \
+                                               float *part) {                                                          \
+        down<T>(w, h, owned, dim, tokens, part);                                                                       \
+    }
+FOR_TYPES(DOWN)
+
+// y = Σ over slices of part + bias; n: tokens · dim; `add`: y += instead of y =. bias: [dim] or null.
+extern "C" __global__ void pi_ffn_sum(const float *part, int slices, i64 n, int dim, const float *bias, int add,
+                                      float *y) {
+    const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    float sum = bias ? bias[i % dim] : 0.0f;
+    for (int s = 0; s < slices; ++s)
+        sum += part[s * n + i];
+    y[i] = add ? y[i] + sum : sum;
+}

@@ -1,0 +1,49 @@
+//! Why there is no CUDA device, and what one reported.
+
+use cudarc::driver::DriverError;
+
+/// Why there is no CUDA device to be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// There is no driver library (`libcuda.so`, `nvcuda.dll`).
+    #[error("no NVIDIA driver was found")]
+    NoDriver,
+    /// The driver lacks something this crate calls: it is too old, or only the stub of a toolkit.
+    #[error("the NVIDIA driver has no {missing}: it is too old, or a toolkit's stub")]
+    Driver {
+        /// The first function that is missing.
+        missing: &'static str,
+    },
+    /// The driver is there, and no device.
+    #[error("the NVIDIA driver finds no device")]
+    NoDevice,
+    /// There are devices, but not this one.
+    #[error("there is no device {ordinal}: the NVIDIA driver finds {count}")]
+    NoSuchDevice {
+        /// The device asked for, from 0.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The driver refused.
+    #[error("the NVIDIA driver reports error {0}")]
+    Failed(Code),
+}
+
+/// An error of the driver. Its text is made without calling the driver, which may be what failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(DriverError);
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = format!("{:?}", self.0.0);
+        write!(f, "{} ({})", self.0.0 as u32, name.trim_start_matches("CUDA_ERROR_").to_lowercase().replace('_', " "))
+    }
+}
+
+impl From<DriverError> for Code {
+    fn from(e: DriverError) -> Self {
+        Self(e)
+    }
+}

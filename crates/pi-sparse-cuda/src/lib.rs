@@ -1,0 +1,115 @@
+//! Operators on NVIDIA GPUs.
+//!
+//! Nothing of CUDA is needed to build this crate, or to run what contains it: the driver is looked for when a device is opened,
+//! and [`Unavailable`] says why there is none. Kernels (`kernels/`) come as PTX (`ptx/`, made by `scripts/ptx`), which the driver
+//! compiles for the GPU at hand. On machines without one, `pi-cuda-emu` runs the kernels, and this crate over a driver of its own.
+
+mod array;
+mod attention;
+mod error;
+mod ffn;
+mod gpu;
+mod linear;
+mod norm;
+mod operand;
+mod predictor;
+mod probe;
+
+pub use error::{Code, Unavailable};
+pub use probe::count;
+
+use gpu::Gpu;
+use pi_core::{
+    ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Hidden, LinearSpec, MlpSpec,
+    NeuronSet, NormSpec, Predictor, QuantType, Result, SparseFfn,
+};
+use std::sync::Arc;
+
+/// An open CUDA device. Operators share its queue.
+#[derive(Clone, Debug)]
+pub struct Cuda {
+    gpu: Arc<Gpu>,
+}
+
+impl Cuda {
+    /// Opens device `ordinal`, from 0.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    pub fn open(ordinal: usize) -> std::result::Result<Self, Unavailable> {
+        Ok(Self { gpu: Gpu::open(ordinal)? })
+    }
+
+    /// Bytes of the device's memory: free now, and in all.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        let (free, total) = self.gpu.context.mem_get_info().map_err(|e| self.gpu.error(e))?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Waits for everything that was queued.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the first failure of what was queued.
+    pub fn synchronize(&self) -> Result<()> {
+        self.gpu.stream.synchronize().map_err(|e| self.gpu.error(e))
+    }
+}
+
+impl Device for Cuda {
+    fn info(&self) -> DeviceInfo {
+        let context = &self.gpu.context;
+        let name = context.name().unwrap_or_else(|_| "a GPU".into());
+        let (major, minor) = context.compute_capability().unwrap_or_default();
+        let gib = context.total_mem().unwrap_or_default() as f64 / (1u64 << 30) as f64;
+        let detail = format!("{name}, compute capability {major}.{minor}, {gib:.1} GiB");
+        DeviceInfo { name: self.gpu.name.clone(), detail }
+    }
+
+    fn supports(&self, _: QuantType) -> bool {
+        true // there are kernels for all
+    }
+
+    fn hidden(&self, max_tokens: usize, dim: usize) -> Result<Hidden> {
+        array::hidden(&self.gpu, max_tokens, dim)
+    }
+
+    fn active(&self, max_tokens: usize, neurons: usize) -> Result<ActiveSet> {
+        array::active(&self.gpu, max_tokens, neurons)
+    }
+
+    fn norm(&self, spec: &NormSpec) -> Result<Arc<dyn Dense>> {
+        Ok(Arc::new(norm::Norm::new(&self.gpu, spec)?))
+    }
+
+    fn linear(&self, spec: &LinearSpec) -> Result<Arc<dyn Dense>> {
+        Ok(Arc::new(linear::Linear::new(&self.gpu, spec)?))
+    }
+
+    fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
+        Ok(Arc::new(attention::CudaAttention::new(&self.gpu, spec)?))
+    }
+
+    fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
+        Ok(Arc::new(ffn::CudaFfn::new(&self.gpu, weights, neurons)?))
+    }
+
+    fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
+        Ok(Arc::new(predictor::CudaMlp::new(&self.gpu, spec)?))
+    }
+}
+
+/// Devices that can be opened, or why there are none.
+///
+/// # Errors
+/// [`Unavailable`].
+pub fn devices() -> std::result::Result<Vec<Cuda>, Unavailable> {
+    (0..count()?).map(Cuda::open).collect()
+}
+
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<(Cuda, Error)>();
+};

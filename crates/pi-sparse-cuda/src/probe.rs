@@ -1,0 +1,93 @@
+//! Looks for a device without ever panicking: cudarc resolves functions of the driver when they are first called, and panics if
+//! one is missing. So all that will be called are looked for first.
+#![allow(unsafe_code)]
+
+use crate::Unavailable;
+use cudarc::driver::{CudaContext, result, sys};
+use std::sync::Arc;
+
+/// Every function of the driver that this crate reaches.
+const NEEDED: [&str; 44] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxSetCurrent",
+    "cuCtxGetCurrent",
+    "cuCtxSynchronize",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemAllocAsync",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuModuleUnload",
+    "cuLaunchKernel",
+    "cuStreamCreate",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuStreamDestroy_v2",
+    "cuStreamQuery",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuEventQuery",
+    "cuEventDestroy_v2",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
+    "cuLaunchHostFunc",
+    "cuGetErrorName",
+    "cuGetErrorString",
+];
+
+/// How many devices there are.
+///
+/// # Errors
+/// [`Unavailable`] if there is no driver, or it cannot be used.
+pub fn count() -> Result<usize, Unavailable> {
+    // SAFETY: opens the library if it is there; `culib` below is called only then.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Unavailable::NoDriver);
+    }
+    // SAFETY: as above. Symbols are only looked for, not called.
+    let library = unsafe { sys::culib() };
+    let is_missing = |name: &&str| {
+        // SAFETY: as above.
+        unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
+    };
+    if let Some(missing) = NEEDED.into_iter().find(is_missing) {
+        return Err(Unavailable::Driver { missing });
+    }
+    result::init().map_err(|e| match e.0 {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => Unavailable::NoDevice,
+        _ => Unavailable::Failed(e.into()),
+    })?;
+    let count = CudaContext::device_count().map_err(|e| Unavailable::Failed(e.into()))?;
+    match usize::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(Unavailable::NoDevice),
+    }
+}
+
+/// Device `ordinal`, from 0.
+pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>, Unavailable> {
+    let count = count()?;
+    if ordinal >= count {
+        return Err(Unavailable::NoSuchDevice { ordinal, count });
+    }
+    CudaContext::new(ordinal).map_err(|e| Unavailable::Failed(e.into()))
+}
