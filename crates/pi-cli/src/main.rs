@@ -13,7 +13,7 @@
 //! | `profile` | `pi profile`: how often neurons fire |
 //! | `progress` | how far a command is |
 //! | `machine` | CPU, caches, memory |
-//! | `crossover` | where measured crossovers are kept |
+//! | `cache`, `crossover`, `costs` | what was measured and is kept: in general, crossovers, figures for plans |
 //! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
 //! | `train` | `pi train-predictor`: predictors for a model |
@@ -30,7 +30,9 @@
 //! that was called wrongly with 2, one that was interrupted with 130.
 
 mod bench;
+mod cache;
 mod convert;
+mod costs;
 mod crossover;
 mod demo;
 mod doctor;
