@@ -17,8 +17,8 @@ const ACTIVE: f64 = 0.1;
 const DENSE: QuantType = QuantType::Q4_0;
 /// Numbers per row of what is moved.
 const ROW: usize = 4096;
-/// Rows of the larger move: 16 MiB.
-const ROWS: usize = 1024;
+/// Rows of the larger move: 4 MiB.
+const ROWS: usize = 256;
 
 /// Types in the order in which they are measured, in case that there is no time for all: the usual ones first.
 pub const TYPES: [QuantType; QuantType::ALL.len()] = {
@@ -193,13 +193,13 @@ mod tests {
         Effort { dim: 1024, neurons: 1024, cold: 0, time, limit }
     }
 
-    /// Within a factor of 1.3: a busy machine may be late, so one of a few attempts has to do.
+    /// Within a factor of 1.5: a busy machine may be late, so one of a few attempts has to do.
     fn near(attempt: impl Fn() -> Vec<(&'static str, f64, f64)>) {
         let off = |(_, got, want): &(&str, f64, f64)| (got / want).max(want / got);
         let mut seen = Vec::new();
         for _ in 0..6 {
             let found = attempt();
-            if found.iter().all(|f| off(f) < 1.3) {
+            if found.iter().all(|f| off(f) < 1.5) {
                 return;
             }
             seen.push(found);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_figures_of_a_simulated_device_are_those_it_was_given() {
         let options =
-            SimOptions { bandwidth: 4e8, link: 1e9, latency: Duration::from_micros(400), ..SimOptions::default() };
+            SimOptions { bandwidth: 4e8, link: 1e8, latency: Duration::from_micros(400), ..SimOptions::default() };
         let device = SimDevice::new(Arc::new(cpu()), options).unwrap();
         near(|| {
             let mut missing = Vec::new();
@@ -223,8 +223,8 @@ mod tests {
             vec![
                 ("dense", side.bandwidth.value, reached(dense)),
                 ("neurons", side.neurons(QuantType::F16).value, reached(3.0 * 102.0 * 2048.0)),
-                ("link", link.bandwidth, 1e9),
-                ("sync", link.sync, 4e-4 + 4.0 * ROW as f64 / 1e9),
+                ("link", link.bandwidth, 1e8),
+                ("sync", link.sync, 4e-4 + 4.0 * ROW as f64 / 1e8),
             ]
         });
     }
