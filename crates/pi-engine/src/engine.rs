@@ -266,9 +266,14 @@ impl EngineBuilder {
             Some(device) => (device, Arc::new(Serial) as Arc<dyn Executor>),
             None => cpu(self.threads, self.kernels, self.crossover, self.repacking)?,
         };
+        if let Some((_, plan)) = &self.accelerator {
+            plan.check(&config)?;
+        }
+        // of what nothing is planned for nothing is taken
+        let accelerator = self.accelerator.filter(|(_, plan)| plan.uses_accelerator());
         let options = LoadOptions {
             device: &device,
-            accelerator: self.accelerator.as_ref().map(|(device, plan)| (device, plan)),
+            accelerator: accelerator.as_ref().map(|(device, plan)| (device, plan)),
             sparsity: self.sparsity,
             predictors: &self.predictors,
             exec: &exec,
@@ -293,7 +298,7 @@ impl EngineBuilder {
             });
         }
         // rows of numbers are made where most of the work on them is done; they are on the host as well
-        let device = self.accelerator.map_or(device, |(accelerator, _)| accelerator);
+        let device = accelerator.map_or(device, |(accelerator, _)| accelerator);
         let inner = Inner { config, arch, model, tokenizer, device, exec, check: self.check, warnings };
         Ok(Engine { inner: Arc::new(inner) })
     }

@@ -27,6 +27,9 @@ pub enum Error {
     /// An operator refused its weights or input, or a device failed.
     #[error(transparent)]
     Core(#[from] pi_core::Error),
+    /// Neurons could not be placed.
+    #[error(transparent)]
+    Placement(#[from] pi_placement::Error),
     /// The file's family is not known.
     #[error("{path}: model architecture {name:?} is not supported (supported: {known})")]
     Architecture {

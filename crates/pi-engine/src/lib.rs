@@ -33,6 +33,7 @@ mod layer;
 mod likeness;
 mod load;
 mod plan;
+pub mod planner;
 mod positions;
 mod predictors;
 pub mod profile;
@@ -60,5 +61,6 @@ pub use sparsity::{Sparsity, SparsityReport};
 
 pub use pi_core;
 pub use pi_gguf;
+pub use pi_placement;
 pub use pi_predictor;
 pub use pi_sparse_cpu;

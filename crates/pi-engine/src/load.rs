@@ -154,6 +154,20 @@ pub(crate) fn is_bare(source: &dyn WeightSource, arch: &dyn Architecture) -> boo
     first.iter().all(|&slot| matches!(source.matrix(&format!("{}.weight", arch.tensor(slot, 0))), Ok(None)))
 }
 
+/// Said of a layer of which some neurons are to be taken that cannot be.
+pub(crate) fn undivided(path: &str, down: &str, hot: &NeuronSet) -> Error {
+    Error::Tensor {
+        path: path.into(),
+        tensor: down.into(),
+        message: format!(
+            "is stored along the neurons, so the {} hot ones of {} cannot be taken out of it; make it neuron-major (ffn_down_t), or \
+             plan all or none of the layer's neurons on the accelerator",
+            hot.len(),
+            hot.total()
+        ),
+    }
+}
+
 /// Said of a file without weights.
 pub(crate) const BARE: &str = "the file has no weights, only metadata (a vocabulary, perhaps)";
 
@@ -310,16 +324,7 @@ impl Loader<'_> {
             return Ok(accelerator.sparse_ffn(ffn, hot)?);
         }
         if let Down::OutputMajor(down) = &ffn.down {
-            return Err(Error::Tensor {
-                path: self.reader.path(),
-                tensor: down.name().into(),
-                message: format!(
-                    "is stored along the neurons, so the {} hot ones of {} cannot be taken out of it; make it neuron-major \
-                     (ffn_down_t), or plan all or none of the layer's neurons on the accelerator",
-                    hot.len(),
-                    hot.total()
-                ),
-            });
+            return Err(undivided(&self.reader.path(), down.name(), hot));
         }
         self.device(Side::Cpu, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
         Ok(Arc::new(Hybrid {

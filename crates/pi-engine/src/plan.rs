@@ -42,6 +42,12 @@ impl Plan {
         Self { layers: vec![LayerPlan { dense: side, hot }; config.layers], head: side }
     }
 
+    /// Whether anything is on the accelerator. If not, it is not used at all: nothing is allocated there.
+    pub fn uses_accelerator(&self) -> bool {
+        let layer = |l: &LayerPlan| l.dense == Side::Accelerator || !l.hot.is_empty();
+        self.head == Side::Accelerator || self.layers.iter().any(layer)
+    }
+
     /// Fails unless the plan is for a model of this shape.
     ///
     /// # Errors

@@ -236,7 +236,12 @@ impl Device for SimDevice {
 
     fn norm(&self, spec: &NormSpec) -> Result<Arc<dyn Dense>> {
         let inner = self.inner.norm(spec)?;
-        let taken = Taken::new(&self.shared, inner.bytes())?;
+        let numbers = match spec {
+            NormSpec::Layer { weight, bias, .. } => weight.len() + bias.as_ref().map_or(0, |b| b.len()),
+            NormSpec::Rms { weight, .. } => weight.len(),
+            _ => inner.bytes() as usize / 4,
+        };
+        let taken = Taken::new(&self.shared, 4 * numbers as u64)?;
         Ok(self.dense(inner, taken))
     }
 
@@ -263,7 +268,10 @@ impl Device for SimDevice {
             other => other.matrix().size_bytes(),
         };
         let first = weights.gate.iter().chain([&weights.up]).map(|m| m.row_bytes() * neurons.len()).sum::<usize>();
-        let taken = Taken::new(&self.shared, (first + down) as u64)?;
+        let biases = [&weights.gate_bias, &weights.up_bias].into_iter().flatten().count() * neurons.len();
+        let owns_first = !neurons.is_empty() && neurons.id(0) == 0;
+        let bias = weights.down_bias.as_ref().filter(|_| owns_first).map_or(0, |b| b.len());
+        let taken = Taken::new(&self.shared, (first + down + 4 * (biases + bias)) as u64)?;
         Ok(Arc::new(SimFfn { inner, dim: weights.dim(), _taken: taken, shared: self.shared.clone() }))
     }
 

@@ -1,0 +1,108 @@
+//! What a plan allocates on the device, byte by byte.
+
+use super::survey::Survey;
+use crate::{Plan, Side};
+
+/// A layer's bytes on the device, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerBytes {
+    /// Weights of norms.
+    pub norms: u64,
+    /// Weights of attention's projections.
+    pub attention: u64,
+    /// Keys and values.
+    pub kv: u64,
+    /// The predictor's matrices.
+    pub predictor: u64,
+    /// Rows and biases of the hot neurons.
+    pub neurons: u64,
+    /// Room for values of hot neurons, for their sum and for the sum of the CPU's part, for the largest step.
+    pub scratch: u64,
+}
+
+impl LayerBytes {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.norms + self.attention + self.kv + self.predictor + self.neurons + self.scratch
+    }
+}
+
+impl std::ops::AddAssign for LayerBytes {
+    fn add_assign(&mut self, o: Self) {
+        self.norms += o.norms;
+        self.attention += o.attention;
+        self.kv += o.kv;
+        self.predictor += o.predictor;
+        self.neurons += o.neurons;
+        self.scratch += o.scratch;
+    }
+}
+
+/// Bytes on the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// What the device's runtime takes for itself.
+    pub runtime: u64,
+    /// Hidden states, marks and logits of the session.
+    pub hidden: u64,
+    /// The last norm, and the matrix that gives logits.
+    pub output: u64,
+    /// The layers.
+    pub layers: Vec<LayerBytes>,
+}
+
+impl MemoryUse {
+    /// Everything.
+    pub fn total(&self) -> u64 {
+        self.runtime + self.hidden + self.output + self.layers().total()
+    }
+
+    /// All layers together.
+    pub fn layers(&self) -> LayerBytes {
+        let mut sum = LayerBytes::default();
+        self.layers.iter().for_each(|l| sum += *l);
+        sum
+    }
+
+    /// What loading the model allocates; a session takes the rest.
+    pub fn weights(&self) -> u64 {
+        let l = self.layers();
+        self.output + l.norms + l.attention + l.predictor + l.neurons
+    }
+
+    pub(super) fn of(survey: &Survey, plan: &Plan) -> Self {
+        let mut layers = vec![LayerBytes::default(); survey.layers.len()];
+        if !plan.uses_accelerator() {
+            return Self { layers, ..Self::default() };
+        }
+        for ((bytes, s), l) in layers.iter_mut().zip(&survey.layers).zip(&plan.layers) {
+            if l.dense == Side::Accelerator && s.lacking.is_none() {
+                (bytes.norms, bytes.attention, bytes.kv, bytes.predictor) = (s.norms, s.attention, s.kv, s.predictor);
+            }
+            if s.ffn.lacking.is_none() && !l.hot.is_empty() {
+                bytes.neurons = s.ffn.of(&l.hot);
+                bytes.scratch = survey.scratch(l.hot.len(), l.hot.is_all());
+            }
+        }
+        let output = match plan.head {
+            Side::Accelerator if survey.head.lacking.is_none() => survey.head.bytes,
+            _ => 0,
+        };
+        Self { runtime: survey.runtime, hidden: survey.hidden(), output, layers }
+    }
+}
+
+impl Survey {
+    /// What a session keeps near the device whatever is computed there.
+    pub(super) fn hidden(&self) -> u64 {
+        let (tokens, rows, dim) = (self.limits.tokens as u64, self.logits as u64, self.config.dim as u64);
+        let marks = 8 * tokens * self.config.neurons.div_ceil(64) as u64;
+        4 * (2 * tokens * dim + 2 * rows * dim + rows * self.vocab as u64) + marks
+    }
+
+    /// What an FFN of `hot` neurons needs beside its weights.
+    pub(super) fn scratch(&self, hot: usize, all: bool) -> u64 {
+        let (tokens, dim) = (self.limits.tokens as u64, self.config.dim as u64);
+        4 * tokens * (hot as u64 + dim * if all { 1 } else { 2 })
+    }
+}
