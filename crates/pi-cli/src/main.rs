@@ -18,6 +18,7 @@
 //! | `repack` | how much of the weights is kept a second time |
 //! | `train` | `pi train-predictor`: predictors for a model |
 //! | `prepare` | `pi prepare`: types, profile and predictors in one go |
+//! | `ablation` | `pi ablation`: what each part of the engine is worth |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `convert`, `quantize` | `pi convert`, `pi quantize`: write models from checkpoints, and with other number types |
 //! | `writing` | what these two share: progress, and the summary |
@@ -29,6 +30,7 @@
 //! Results go to standard output, everything else to standard error. A command that could not do its work ends with 1, one
 //! that was called wrongly with 2, one that was interrupted with 130.
 
+mod ablation;
 mod bench;
 mod cache;
 mod convert;
@@ -91,6 +93,8 @@ enum Command {
     Profile(Box<profile::ProfileFlags>),
     /// Show what this machine can do, and measure what is best for it
     Doctor(doctor::DoctorFlags),
+    /// Show what each part of the engine is worth on a device: dense, sparse, divided, placed
+    Ablation(Box<ablation::AblationFlags>),
     /// Write a synthetic model whose neurons fire as often as asked
     Synth(Box<synth::SynthFlags>),
     /// Train predictors of active neurons for a model
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Command::Perplexity(flags) => perplexity::perplexity(&flags),
         Command::Profile(flags) => profile::profile(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
+        Command::Ablation(flags) => ablation::ablation(&flags),
         Command::Synth(flags) => synth::synth(&flags),
         Command::TrainPredictor(flags) => train::run(&flags),
         Command::Prepare(flags) => prepare::prepare(&flags),

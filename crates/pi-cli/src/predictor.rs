@@ -45,6 +45,14 @@ impl PredictorFlags {
     /// # Errors
     /// If an option is given where it has no meaning.
     pub fn apply(&self, sparsity: Sparsity, builder: EngineBuilder) -> Result<EngineBuilder> {
+        Ok(builder.sparsity(sparsity).predictors(self.predictors(sparsity)?))
+    }
+
+    /// The predictors that these flags and `sparsity` ask for.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn predictors(&self, sparsity: Sparsity) -> Result<Predictors> {
         let kind = self.predictor.unwrap_or_default();
         let needs = [
             ("--predictor", self.predictor.is_some(), sparsity == Sparsity::Predictor, "--sparsity predictor"),
@@ -63,7 +71,7 @@ impl PredictorFlags {
         if let Some((flag, .., needed)) = needs.into_iter().find(|(_, given, holds, _)| *given && !holds) {
             return Err(Failure::Usage(format!("{flag} means nothing without {needed}")));
         }
-        Ok(builder.sparsity(sparsity).predictors(match kind {
+        Ok(match kind {
             Kind::Mlp => match &self.predictor_file {
                 None => Predictors::File { threshold: self.threshold },
                 Some(path) => {
@@ -73,7 +81,7 @@ impl PredictorFlags {
             },
             Kind::Sign => Predictors::Sign { margin: self.margin.unwrap_or(0.0) },
             Kind::Oracle => Predictors::Oracle,
-        }))
+        })
     }
 }
 

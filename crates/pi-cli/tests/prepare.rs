@@ -99,7 +99,7 @@ fn what_cannot_be_prepared_is_said_at_once_and_leaves_nothing() {
 fn the_profile_of_another_model_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (output, profile) = (folder.path().join("out.gguf"), folder.path().join("out.gguf.profile"));
-    let quick = "--samples 200 --epochs 1 --rank 16 --kinds sign --loss 100 -c 64 -b 48";
+    let quick = "--samples 200 --epochs 1 --kinds sign --loss 100 -c 64 -b 48";
     let text = text(folder.path());
     let counted = call(
         ["profile".as_ref(), demo().as_os_str(), "--text".as_ref(), text.as_os_str(), "--tokens".as_ref()]
@@ -142,18 +142,18 @@ fn an_interrupted_preparation_goes_on_to_the_same_model() {
         command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
     };
     let has = |part: &str| partial.is_dir() && names(&partial).iter().any(|name| name.starts_with(part));
-    // after the model of other types is there, after some neurons were counted, after a layer was trained
-    for (i, part) in ["base-", "profile", "layer-"].into_iter().enumerate() {
+    // after the model of other types is there, so while neurons are counted; after a layer was trained
+    for (part, signal) in [("base-", "-INT"), ("layer-", "-TERM")] {
         let mut child = start();
         while !has(part) {
             assert!(child.try_wait().unwrap().is_none(), "it ended before there was {part}");
             std::thread::sleep(Duration::from_millis(2));
         }
-        let signal = ["-INT", "-TERM"][i % 2];
         let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
         assert_eq!(child.wait().unwrap().code(), Some(130), "{part}");
         assert!(has(part) && !output.exists(), "{part}: {:?}", names(folder.path()));
+        assert!(has("profile"), "what was counted is kept");
     }
     let said = prepare(&demo(), &output, &quick);
     assert!(said.code == Some(0) && said.err.contains("earlier run"), "{}", said.err);

@@ -84,12 +84,8 @@ impl Machine {
     pub fn devices(&self, setting: &Setting<'_>, factor: f64) -> Result<(Arc<SimDevice>, Arc<SimDevice>)> {
         let f = &self.flags;
         let speed = |gb: f32| f64::from(gb) * 1e9 / factor;
-        let host = SimOptions {
-            name: "host".into(),
-            memory: u64::MAX,
-            bandwidth: speed(f.sim_host),
-            ..SimOptions::default()
-        };
+        let host =
+            SimOptions { name: "host".into(), memory: u64::MAX, bandwidth: speed(f.sim_host), ..SimOptions::default() };
         let device = SimOptions {
             name: "sim:0".into(),
             memory: self.memory,

@@ -100,7 +100,7 @@ impl Setting<'_> {
     fn builder(&self, sparsity: Sparsity) -> Result<EngineBuilder> {
         let mut builder = Engine::builder();
         builder = match sparsity {
-            Sparsity::Predictor => self.flags.predictor.apply(sparsity, builder)?,
+            Sparsity::Predictor => builder.sparsity(sparsity).predictors(self.flags.predictor.predictors(sparsity)?),
             other => builder.sparsity(other),
         };
         Ok(match self.flags.activation {
@@ -158,7 +158,9 @@ fn setting(flags: &AblationFlags) -> Result<Setting<'_>> {
     let wanted = p.predictor.is_some() || p.predictor_file.is_some() || p.threshold.is_some() || p.margin.is_some();
     let sparse = if has_predictors || wanted { Sparsity::Predictor } else { Sparsity::Exact };
     if sparse == Sparsity::Exact {
-        say("note: the model has no predictors (--predictor, --predictor-file): gates are read, and rows behind closed ones are not");
+        say(
+            "note: the model has no predictors (--predictor, --predictor-file): gates are read, and rows behind closed ones are not",
+        );
     }
     let threads = flags.threads.map_or_else(here::usable_cores, |n| (n as usize).min(here::usable_cores()));
     let pool = Pool::new(threads).map_err(|e| Failure::Work(format!("{threads} threads: {e}")))?;

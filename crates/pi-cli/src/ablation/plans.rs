@@ -54,7 +54,10 @@ struct Planner<'a> {
 impl Planner<'_> {
     fn with<T>(&self, sparsity: Sparsity, policy: Policy, then: impl FnOnce(&Request<'_>) -> T) -> Result<T> {
         let setting = self.setting;
-        let predictors: Predictors = setting.flags.predictor.predictors()?;
+        let predictors = match sparsity {
+            Sparsity::Predictor => setting.flags.predictor.predictors(sparsity)?,
+            _ => Predictors::default(), // not used
+        };
         let mut request = Request::new(self.device, setting.budget);
         request.session = session(self.reference.tokens.len());
         request.sparsity = sparsity;

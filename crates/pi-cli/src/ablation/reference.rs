@@ -51,8 +51,7 @@ impl Reference {
         let dense = Run::new(&off, &tokens, setting)?;
         let mut exact = Run::new(&load(Sparsity::Exact)?, &tokens, setting)?;
         let off_by = difference(&exact.logits, &dense.logits);
-        // not `off_by > TOLERANCE`, which NaN would pass
-        if !(off_by <= TOLERANCE) {
+        if !within(off_by, TOLERANCE) {
             return Err(Failure::Work(format!(
                 "{}: without idle neurons logits are off by {off_by:.1e} of the largest; {TOLERANCE:.0e} is allowed",
                 setting.path().display()
@@ -88,14 +87,25 @@ impl Reference {
         difference(logits, &self.run(sparsity).logits)
     }
 
+    /// Mean KL(CPU ‖ row) in nats, of the CPU in the same mode.
+    pub fn divergence_in(&self, sparsity: Sparsity, logits: &[Vec<f32>]) -> f64 {
+        let pairs = self.run(sparsity).logits.iter().zip(logits);
+        pairs.map(|(base, row)| divergence(base, row)).sum::<f64>() / logits.len().max(1) as f64
+    }
+
     /// Mean KL(dense ‖ row) in nats, and whether the same token is the most likely, as a share.
     pub fn divergence(&self, logits: &[Vec<f32>]) -> (f64, f64) {
         let pairs = || self.dense.logits.iter().zip(logits);
         let n = logits.len().max(1) as f64;
         let kl = pairs().map(|(base, row)| divergence(base, row)).sum::<f64>() / n;
-        let same = pairs().filter(|(base, row)| argmax(base) == argmax(row)).count() as f64 / n;
+        let same = pairs().filter(|(base, row)| argmax(base).ok() == argmax(row).ok()).count() as f64 / n;
         (kl, same)
     }
+}
+
+/// Whether a difference is allowed. NaN is not.
+pub fn within(difference: f64, allowed: f64) -> bool {
+    difference <= allowed
 }
 
 /// Of the text, or what the model writes by itself.
@@ -117,7 +127,7 @@ fn tokens(setting: &Setting<'_>, engine: &Engine) -> Result<Vec<TokenId>> {
     while tokens.len() < n {
         let last = tokens[tokens.len() - 1];
         session.step(&[StepToken { token: last, seq: 0, logits: true }]).map_err(failure)?;
-        let next = argmax(session.logits(0).map_err(failure)?);
+        let next = argmax(session.logits(0).map_err(failure)?).map_err(failure)?;
         tokens.push(next);
     }
     Ok(tokens)

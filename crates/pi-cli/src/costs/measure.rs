@@ -48,6 +48,11 @@ impl Effort {
         Self { dim: 4096, neurons: 2752, cold: cold.min(512 << 20), time, limit }
     }
 
+    /// The same for each of several devices in the same time.
+    pub fn shared(self, devices: u32) -> Self {
+        Self { time: self.time / devices, limit: self.limit / devices, ..self }
+    }
+
     /// The same for a shorter time: only the usual types.
     pub fn quick(cold: u64) -> Self {
         let (time, limit) = (Duration::from_millis(30), Duration::from_secs(2));

@@ -6,7 +6,7 @@ use crate::cache::{self, Key};
 use measure::Link;
 use pi_engine::{
     costs::{Costs, Figure, Origin, SideCosts},
-    pi_core::{DeviceInfo, QuantType},
+    pi_core::QuantType,
     pi_sparse_cpu::Isa,
 };
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,9 @@ use std::{
 
 const FILE: &str = "costs.json";
 const VERSION: u32 = 1;
+
+/// The name of the simulated accelerator, whatever its memory.
+pub const SIMULATED: &str = "simulated";
 
 /// What was measured of one side. What was not is null or left out.
 #[derive(Serialize, Deserialize)]
@@ -32,18 +35,13 @@ struct Entry {
     sync_seconds: Option<f64>,
 }
 
-/// How an accelerator is called in the file.
-fn called(device: &DeviceInfo) -> String {
-    format!("{} ({})", device.name, device.detail)
-}
-
 impl Entry {
-    fn new(key: &Key, device: Option<&DeviceInfo>, side: &SideCosts, link: Option<Link>) -> Self {
+    fn new(key: &Key, device: Option<&str>, side: &SideCosts, link: Option<Link>) -> Self {
         let measured = |f: Figure| (f.origin == Origin::Measured).then_some(f.value);
         let neurons = side.neurons.iter().filter_map(|(ty, f)| Some((ty.name().to_string(), measured(*f)?)));
         Self {
             key: key.clone(),
-            device: device.map(called),
+            device: device.map(Into::into),
             bytes_per_second: measured(side.bandwidth),
             neuron_bytes_per_second: neurons.collect(),
             link_bytes_per_second: link.map(|l| l.bandwidth),
@@ -75,10 +73,10 @@ pub fn path() -> Option<PathBuf> {
     Some(cache::folder()?.join(FILE))
 }
 
-/// What was measured for these kernels and threads, and for this accelerator; what was not is the default, and each figure says which it
+/// What was measured for these kernels and threads, and for the accelerator of this name; what was not is the default, and each figure says which it
 /// is. A damaged file is as good as none, and that is said.
 #[allow(dead_code)] // the commands that plan call it
-pub fn stored(isa: Isa, threads: usize, device: Option<&DeviceInfo>) -> Costs {
+pub fn stored(isa: Isa, threads: usize, device: Option<&str>) -> Costs {
     let found =
         path().and_then(|path| cache::look(&path, |path| find(path, &Key::here(isa, threads), device).map(Some)));
     found.unwrap_or_default()
@@ -88,32 +86,26 @@ pub fn stored(isa: Isa, threads: usize, device: Option<&DeviceInfo>) -> Costs {
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn store(
-    path: &Path,
-    key: &Key,
-    device: Option<&DeviceInfo>,
-    side: &SideCosts,
-    link: Option<Link>,
-) -> io::Result<()> {
+pub fn store(path: &Path, key: &Key, device: Option<&str>, side: &SideCosts, link: Option<Link>) -> io::Result<()> {
     let entry = Entry::new(key, device, side, link);
     let name = entry.device.clone();
     cache::put(path, VERSION, entry, |e: &Entry| e.key == *key && e.device == name)
 }
 
-/// Whether there are figures of the CPU.
-pub fn has_host(path: &Path, key: &Key) -> bool {
+/// Whether there are figures of the CPU, or of an accelerator.
+pub fn has(path: &Path, key: &Key, device: Option<&str>) -> bool {
     let entries: Vec<Entry> = cache::read(path, VERSION).ok().flatten().unwrap_or_default();
-    entries.iter().any(|e| e.key == *key && e.device.is_none())
+    entries.iter().any(|e| e.key == *key && e.device.as_deref() == device)
 }
 
-fn find(path: &Path, key: &Key, device: Option<&DeviceInfo>) -> Result<Costs, String> {
+fn find(path: &Path, key: &Key, device: Option<&str>) -> Result<Costs, String> {
     let entries: Vec<Entry> = cache::read(path, VERSION)?.unwrap_or_default();
     let of = |name: Option<String>| entries.iter().find(move |e| e.key == *key && e.device == name);
     let mut costs = Costs::default();
     if let Some(host) = of(None) {
         host.fill(&mut costs.host)?;
     }
-    if let Some(entry) = device.and_then(|device| of(Some(called(device)))) {
+    if let Some(entry) = device.and_then(|device| of(Some(device.into()))) {
         entry.fill(&mut costs.device)?;
         if let Some(value) = entry.link_bytes_per_second {
             costs.link = figure("link_bytes_per_second", value)?;
@@ -146,26 +138,25 @@ mod tests {
     fn what_is_stored_of_each_side_is_found_again_and_the_rest_is_assumed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep").join(FILE);
-        let gpu = DeviceInfo { name: "gpu:0".into(), detail: "of one kind".into() };
-        assert_eq!(find(&path, &key(1), Some(&gpu)), Ok(Costs::default()));
-        assert!(!has_host(&path, &key(1)));
+        let gpu = "gpu:0 of one kind";
+        assert_eq!(find(&path, &key(1), Some(gpu)), Ok(Costs::default()));
+        assert!(!has(&path, &key(1), None));
         store(&path, &key(1), None, &side(1e9, QuantType::Q4_0, 5e8), None).unwrap();
         store(&path, &key(1), None, &side(2e9, QuantType::Q4_0, 6e8), None).unwrap();
         let link = Link { bandwidth: 3e9, sync: 1e-5 };
-        store(&path, &key(1), Some(&gpu), &side(9e9, QuantType::F16, 8e9), Some(link)).unwrap();
-        assert!(has_host(&path, &key(1)) && !has_host(&path, &key(2)));
+        store(&path, &key(1), Some(gpu), &side(9e9, QuantType::F16, 8e9), Some(link)).unwrap();
+        assert!(has(&path, &key(1), None) && !has(&path, &key(2), None));
 
         let alone = find(&path, &key(1), None).unwrap();
         assert_eq!(alone.host.bandwidth, Figure::measured(2e9));
         assert_eq!(alone.host.neurons(QuantType::Q4_0), Figure::measured(6e8));
         assert_eq!(alone.host.neurons(QuantType::F32), Figure::assumed(2e9), "assumed figures are not kept");
         assert_eq!((&alone.device, alone.sync), (&Costs::default().device, Costs::default().sync));
-        let both = find(&path, &key(1), Some(&gpu)).unwrap();
+        let both = find(&path, &key(1), Some(gpu)).unwrap();
         assert_eq!((both.link, both.sync), (Figure::measured(3e9), Figure::measured(1e-5)));
         assert_eq!(both.device.neurons(QuantType::F16), Figure::measured(8e9));
-        let other = DeviceInfo { name: "gpu:0".into(), detail: "of another".into() };
-        assert_eq!(find(&path, &key(1), Some(&other)).unwrap(), alone);
-        assert_eq!(find(&path, &key(2), Some(&gpu)), Ok(Costs::default()));
+        assert_eq!(find(&path, &key(1), Some("gpu:0 of another")).unwrap(), alone);
+        assert_eq!(find(&path, &key(2), Some(gpu)), Ok(Costs::default()));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left behind");
     }
 

@@ -6,7 +6,7 @@ mod report;
 
 use crate::{
     cache::Key,
-    costs::{self, measure},
+    costs::{self, SIMULATED, measure},
     crossover,
     failure::{Failure, Result},
     kernels, machine,
@@ -17,11 +17,20 @@ use clap::Args;
 use crossing::Found;
 use pi_engine::{
     costs::Costs,
-    pi_core::{Executor, QuantType, Serial},
+    pi_core::{Device, Executor, QuantType, Serial},
     pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
 };
+use pi_testkit::sim::{SimDevice, SimOptions};
 use report::{CostsReport, Memory, Report, Stored};
 use std::{process::ExitCode, sync::Arc, time::Instant};
+
+/// An accelerator beside the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Accelerator {
+    #[default]
+    None,
+    Simulated,
+}
 
 /// The options of `pi doctor`.
 #[derive(Args, Debug)]
@@ -36,6 +45,16 @@ pub struct DoctorFlags {
     /// read (with --quick only the usual types)
     #[arg(long)]
     costs: bool,
+    /// With that, measure an accelerator as well: none, simulated (the one of pi run --device simulated)
+    #[arg(
+        long,
+        value_enum,
+        value_name = "none|simulated",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    device: Accelerator,
     /// Threads [default: the cores this process may use]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -67,26 +86,55 @@ pub fn doctor(flags: &DoctorFlags) -> Result {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The figures of the CPU that plans are made of.
-fn plan_costs(flags: &DoctorFlags, kernels: &Kernels, pool: &Arc<Pool>, key: &Key) -> Result<CostsReport> {
+/// The figures of the CPU that plans are made of, and those of an accelerator.
+fn plan_costs(flags: &DoctorFlags, kernels: &Kernels, pool: &Arc<Pool>, key: &Key) -> Result<Vec<CostsReport>> {
     say("measuring how fast dense matrices and picked neurons are read …");
-    let begun = Instant::now();
     // as models run unless the user says otherwise
-    let device = CpuDevice::new(kernels.clone(), pool.clone()).with_repacking(Repack::default().limit());
+    let cpu = CpuDevice::new(kernels.clone(), pool.clone()).with_repacking(Repack::default().limit());
+    let mut all = vec![costs_of(flags, None, &cpu, pool, key)?];
+    if flags.device == Accelerator::Simulated {
+        let cpu = CpuDevice::new(kernels.clone(), pool.clone());
+        let options =
+            SimOptions { memory: machine::memory().map_or(1 << 30, |(_, free)| free / 2), ..SimOptions::default() };
+        let device = SimDevice::new(Arc::new(cpu), options);
+        let device = device.map_err(|e| Failure::Work(format!("the simulated device: {e}")))?;
+        say("measuring the simulated device …");
+        all.push(costs_of(flags, Some(SIMULATED), &device, pool, key)?);
+    }
+    Ok(all)
+}
+
+fn costs_of(
+    flags: &DoctorFlags,
+    name: Option<&'static str>,
+    device: &dyn Device,
+    pool: &Arc<Pool>,
+    key: &Key,
+) -> Result<CostsReport> {
+    let begun = Instant::now();
     let reference = CpuDevice::new(Kernels::reference(), pool.clone());
     let effort = if flags.quick { measure::Effort::quick } else { measure::Effort::usual };
-    let (mut missing, assumed) = (Vec::new(), Costs::default().host.bandwidth.value);
-    let side = measure::side(&device, &reference, assumed, &measure::TYPES, effort(machine::cold()), &mut missing);
+    let effort = effort(machine::cold()).shared(if flags.device == Accelerator::None { 1 } else { 2 });
+    let (mut missing, usual) = (Vec::new(), Costs::default());
+    let assumed = if name.is_none() { usual.host } else { usual.device }.bandwidth.value;
+    let side = measure::side(device, &reference, assumed, &measure::TYPES, effort, &mut missing);
     let side = side.map_err(Failure::Work)?;
+    let link = match name {
+        None => None,
+        Some(_) => measure::link(device, effort.time).unwrap_or_else(|e| {
+            missing.push(format!("moves and waits: {e}"));
+            None
+        }),
+    };
     let stored = costs::path().map(|path| {
-        let error = if flags.quick && costs::has_host(&path, key) {
+        let error = if flags.quick && costs::has(&path, key, name) {
             Some(KEPT.into())
         } else {
-            costs::store(&path, key, None, &side, None).err().map(|e| e.to_string())
+            costs::store(&path, key, name, &side, link).err().map(|e| e.to_string())
         };
         Stored { path: path.display().to_string(), error }
     });
-    Ok(CostsReport::new(&side, missing, begun.elapsed(), stored))
+    Ok(CostsReport::new(name, &side, link, missing, begun.elapsed(), stored))
 }
 
 /// Said where --quick leaves a file alone.

@@ -2,6 +2,7 @@
 
 use super::crossing::Found;
 use crate::{
+    costs::measure::Link,
     machine::{self, Cache},
     output::size,
 };
@@ -45,16 +46,22 @@ pub struct Report {
     /// Empty if crossovers were not asked for.
     types: Vec<TypeReport>,
     crossover_file: Option<Stored>,
-    costs: CostsReport,
+    /// Of the CPU, and of the accelerator if there is one.
+    costs: Vec<CostsReport>,
 }
 
-/// What plans are made of, for the CPU.
+/// What plans are made of, for one side.
 #[derive(Serialize)]
 pub struct CostsReport {
+    /// Null for the CPU.
+    device: Option<&'static str>,
     /// What a dense matrix of a token is read with.
     bytes_per_second: FigureReport,
     /// What neurons that fire here and there are read with, by type.
     neuron_bytes_per_second: BTreeMap<&'static str, FigureReport>,
+    /// Of an accelerator with memory of its own: what moves go with, and how long a wait for a small result takes.
+    link_bytes_per_second: Option<f64>,
+    sync_seconds: Option<f64>,
     /// Why some were not measured.
     missing: Vec<String>,
     /// What measuring took.
@@ -80,8 +87,18 @@ impl From<Figure> for FigureReport {
 }
 
 impl CostsReport {
-    pub fn new(side: &SideCosts, missing: Vec<String>, time: Duration, file: Option<Stored>) -> Self {
+    pub fn new(
+        device: Option<&'static str>,
+        side: &SideCosts,
+        link: Option<Link>,
+        missing: Vec<String>,
+        time: Duration,
+        file: Option<Stored>,
+    ) -> Self {
         Self {
+            device,
+            link_bytes_per_second: link.map(|l| l.bandwidth.round()),
+            sync_seconds: link.map(|l| l.sync),
             bytes_per_second: side.bandwidth.into(),
             neuron_bytes_per_second: QuantType::ALL.map(|ty| (ty.name(), side.neurons(ty).into())).into(),
             missing,
@@ -98,13 +115,17 @@ impl CostsReport {
         let neurons = self.neuron_bytes_per_second.iter();
         let neurons: Vec<_> = neurons.map(|(name, f)| format!("{name} {}", shown(f))).collect();
         let mut t = format!(
-            "\nWhat plans are made of, in GB/s (measured in {:.1} s): dense matrices {}, picked neurons\n",
+            "\nWhat plans are made of, {}, in GB/s (measured in {:.1} s): dense matrices {}, picked neurons\n",
+            self.device.map_or("CPU".into(), |name| format!("accelerator {name}")),
             self.seconds,
             shown(&self.bytes_per_second)
         );
         neurons.chunks(8).for_each(|line| {
             let _ = writeln!(t, "  {}", line.join(", "));
         });
+        if let (Some(link), Some(sync)) = (self.link_bytes_per_second, self.sync_seconds) {
+            let _ = writeln!(t, "  moves {:.1}; a wait takes {:.0} µs", link / 1e9, sync * 1e6);
+        }
         self.missing.iter().for_each(|why| {
             let _ = writeln!(t, "  not measured: {why}");
         });
@@ -174,7 +195,7 @@ impl Report {
         memory: Option<Memory>,
         found: &[Found],
         crossover_file: Option<Stored>,
-        costs: CostsReport,
+        costs: Vec<CostsReport>,
     ) -> Self {
         let ram = machine::memory();
         let tables: Vec<_> = Isa::available().into_iter().filter_map(|isa| Kernels::for_isa(isa).ok()).collect();
@@ -265,7 +286,7 @@ impl Report {
         for (name, value) in rows {
             let _ = writeln!(t, "{name:<13} {value}");
         }
-        t += &self.costs.text();
+        self.costs.iter().for_each(|costs| t += &costs.text());
         if !self.types.is_empty() {
             t += &self.crossovers();
         }
