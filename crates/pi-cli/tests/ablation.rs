@@ -30,7 +30,9 @@ fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
 fn each_part_is_a_row_that_computes_the_same_and_keeps_the_budget() {
     let folder = tempfile::tempdir().unwrap();
     let profile = profile(folder.path());
-    let words = format!("--profile {profile} --vram-budget 0.009 -n 4 -r 3 --predictor sign --json");
+    let words = format!(
+        "--profile {profile} --vram-budget 0.009 -n 4 -r 3 --predictor sign --sim-host 0.5 --sim-device 6 --json"
+    );
     let report = object(&ablation(&words));
     let names: Vec<_> = report["rows"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
     assert_eq!((names.len(), names[0], names[1]), (7, "base", "+ predictor and operators"), "{names:?}");

@@ -14,8 +14,8 @@ use std::{sync::Arc, time::Duration};
 
 /// How often longer than the computing behind it the simulated time of a token is, at least.
 const MARGIN: f64 = 8.0;
-/// What a wait is stretched to, at least, in seconds: threads are woken in a twentieth of it.
-const WAIT: f64 = 1e-3;
+/// What this machine needs to wake a thread, in seconds. There are two waits per layer at most.
+const WAKE: f64 = 60e-6;
 
 /// What the simulated machine can do. The defaults are two channels of DDR4, and a small accelerator on PCIe 4.0.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -104,7 +104,10 @@ impl Machine {
         if let Some(factor) = self.flags.slow_motion {
             return f64::from(factor);
         }
-        let needed = |row: &Row| MARGIN * reference.seconds(row.sparsity) / row.planned.times.total().max(1e-9);
-        rows.iter().map(needed).fold(WAIT / self.sync(), f64::max).clamp(1.0, 1e5).ceil()
+        let needed = |row: &Row| {
+            let here = reference.seconds(row.sparsity) + 2.0 * WAKE * reference.config.layers as f64;
+            MARGIN * here / row.planned.times.total().max(1e-9)
+        };
+        rows.iter().map(needed).fold(1.0, f64::max).min(1e5).ceil()
     }
 }
