@@ -1,6 +1,7 @@
 //! The options of `pi run`. Names and meanings are those of llama.cpp where it has the same option.
 
 use crate::{
+    placing::PlacingFlags,
     predictor::PredictorFlags,
     repack::Repack,
     values::{self, Seed},
@@ -78,6 +79,8 @@ pub struct RunFlags {
     pub sampling: SamplingFlags,
     #[command(flatten)]
     pub engine: EngineFlags,
+    #[command(flatten)]
+    pub placing: PlacingFlags,
 }
 
 /// How tokens are chosen.

@@ -6,30 +6,40 @@ use crate::{
     flags::EngineFlags,
     kernels, machine,
     output::{say, size},
+    placing::{PlacingFlags, Setup},
 };
 use pi_engine::{
-    Engine, Sparsity,
-    pi_gguf::Source,
+    Engine, Error, SessionOptions, Sparsity, arch,
+    pi_gguf::{File, Source},
     pi_sparse_cpu::{Crossover, Kernels},
 };
 use std::path::Path;
 
-/// The engine that the flags describe.
+/// The engine that the flags describe, on the CPU alone.
 ///
 /// # Errors
 /// If an option has no meaning, or the model cannot be loaded.
-pub fn load(flags: &EngineFlags, path: &Path) -> Result<Engine> {
-    load_as(flags, flags.sparsity, path)
+pub fn load_as(flags: &EngineFlags, sparsity: Sparsity, path: &Path) -> Result<Engine> {
+    load(flags, &PlacingFlags::default(), sparsity, &|_| SessionOptions::default(), path)
 }
 
-/// The same with another sparsity.
+/// The engine that the flags describe, with what goes to an accelerator. `session` says, given the positions that the model was made for,
+/// what it is to hold at most.
 ///
 /// # Errors
-/// As [`load`].
-pub fn load_as(flags: &EngineFlags, sparsity: Sparsity, path: &Path) -> Result<Engine> {
+/// As [`load_as`]; also if there is no accelerator, or no plan for it.
+pub fn load(
+    flags: &EngineFlags,
+    placing: &PlacingFlags,
+    sparsity: Sparsity,
+    session: &dyn Fn(usize) -> SessionOptions,
+    path: &Path,
+) -> Result<Engine> {
+    let failure = |e: Error| Failure::engine(&e, path);
     let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
-    let builder = Engine::builder().source(source).kv(flags.kv_types()).check(flags.check);
-    let mut builder = flags.predictor.apply(sparsity, builder)?;
+    let predictors = flags.predictor.predictors(sparsity)?;
+    let mut builder = Engine::builder().kv(flags.kv_types()).check(flags.check);
+    builder = builder.sparsity(sparsity).predictors(predictors.clone());
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let isa = kernels.isa();
     builder = builder.kernels(kernels);
@@ -51,7 +61,14 @@ pub fn load_as(flags: &EngineFlags, sparsity: Sparsity, path: &Path) -> Result<E
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
     }
-    builder.open(path).map_err(|e| Failure::engine(&e, path))
+    let file = File::open_with(path, source).map_err(|e| failure(e.into()))?;
+    if placing.is_asked() {
+        let (_, config) = arch::detect(&file).map_err(failure)?;
+        let (kv, activation) = (flags.kv_types(), flags.activation);
+        let setup = Setup { session: session(config.context), kv, sparsity, predictors: &predictors, activation };
+        builder = placing.apply(&file, &setup, builder)?;
+    }
+    builder.load(&file).map_err(failure)
 }
 
 /// Says what was loaded, where it is computed, and what is left out or why nothing is.
@@ -78,13 +95,18 @@ pub fn introduce(engine: &Engine, path: &Path) {
 /// otherwise, 0 for as many as the model was made for.
 pub fn window(flags: &EngineFlags, engine: &Engine) -> usize {
     let made_for = engine.config().context;
-    let context = match flags.ctx_size {
-        None => made_for.min(512),
-        Some(0) => made_for,
-        Some(n) => n as usize,
-    };
+    let context = window_of(flags, made_for);
     if context > made_for {
         say(&format!("warning: the model was made for a context of {made_for} positions, not for {context}"));
     }
     context
+}
+
+/// The same for a model that was made for so many positions.
+pub fn window_of(flags: &EngineFlags, made_for: usize) -> usize {
+    match flags.ctx_size {
+        None => made_for.min(512),
+        Some(0) => made_for,
+        Some(n) => n as usize,
+    }
 }

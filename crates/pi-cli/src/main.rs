@@ -14,6 +14,8 @@
 //! | `progress` | how far a command is |
 //! | `machine` | CPU, caches, memory |
 //! | `cache`, `crossover`, `costs` | what was measured and is kept: in general, crossovers, figures for plans |
+//! | `placing`, `plan_cache` | what goes to an accelerator; where chosen neurons are kept |
+//! | `plan` | `pi plan`: what would go there |
 //! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
 //! | `train` | `pi train-predictor`: predictors for a model |
@@ -47,6 +49,9 @@ mod loading;
 mod machine;
 mod output;
 mod perplexity;
+mod placing;
+mod plan;
+mod plan_cache;
 mod predictor;
 mod prepare;
 mod profile;
@@ -73,7 +78,7 @@ static VERSION: LazyLock<String> =
 #[command(name = "pi", version = VERSION.as_str(), after_help = "Environment:\n  \
     PI_MODEL_DIR  folder in which the demo model is looked for first\n  \
     PI_ISA        forces the kernels of one instruction set (--version lists them)\n  \
-    PI_CACHE_DIR  folder for what pi doctor measured, instead of the user's cache folder")]
+    PI_CACHE_DIR  folder for what pi doctor measured and for chosen neurons, instead of the user's cache folder")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -95,6 +100,8 @@ enum Command {
     Doctor(doctor::DoctorFlags),
     /// Show what each part of the engine is worth on a device: dense, sparse, divided, placed
     Ablation(Box<ablation::AblationFlags>),
+    /// Show what of a model an accelerator would hold, and what that would bring
+    Plan(Box<plan::PlanFlags>),
     /// Write a synthetic model whose neurons fire as often as asked
     Synth(Box<synth::SynthFlags>),
     /// Train predictors of active neurons for a model
@@ -116,6 +123,7 @@ fn main() -> ExitCode {
         Command::Profile(flags) => profile::profile(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Ablation(flags) => ablation::ablation(&flags),
+        Command::Plan(flags) => plan::run(&flags),
         Command::Synth(flags) => synth::synth(&flags),
         Command::TrainPredictor(flags) => train::run(&flags),
         Command::Prepare(flags) => prepare::prepare(&flags),

@@ -4,15 +4,16 @@ use crate::{
     failure::{Failure, Result},
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
-    loading::{introduce, load_as, window},
+    loading::{introduce, load, window, window_of},
     output::{self, Output, say, size},
+    placing::PlacingFlags,
     predictor::PredictorFlags,
     progress::Progress,
     prompt,
 };
 use clap::{Args, ValueHint, value_parser};
 use pi_engine::{
-    Engine, Sparsity,
+    Engine, SessionOptions, Sparsity,
     evaluate::{Comparison, EvaluateOptions, Evaluation, Windows, evaluate},
 };
 use serde::Serialize;
@@ -56,6 +57,8 @@ pub struct PerplexityFlags {
 
     #[command(flatten)]
     engine: EngineFlags,
+    #[command(flatten)]
+    placing: PlacingFlags,
 }
 
 impl PerplexityFlags {
@@ -67,13 +70,18 @@ impl PerplexityFlags {
     }
 
     /// An engine of one side. Options of predictors are for the side that uses them.
-    fn load(&self, path: &Path, sparsity: Sparsity) -> Result<Engine> {
+    fn load(&self, path: &Path, sparsity: Sparsity, placing: &PlacingFlags) -> Result<Engine> {
         let mut flags = self.engine.clone();
         let modes = [Some(self.engine.sparsity), self.base().map(|b| b.1)];
         if sparsity != Sparsity::Predictor && modes.contains(&Some(Sparsity::Predictor)) {
             flags.predictor = PredictorFlags::default();
         }
-        load_as(&flags, sparsity, path)
+        let batch = self.engine.batch_size as usize;
+        let session = |made_for| {
+            let context = Some(window_of(&self.engine, made_for));
+            SessionOptions { context, batch, sequences: 1, logits: batch }
+        };
+        load(&flags, placing, sparsity, &session, path)
     }
 }
 
@@ -85,12 +93,13 @@ pub fn perplexity(flags: &PerplexityFlags) -> Result {
     let text = prompt::read(&flags.text)?;
     let interrupt = Interrupt::watch()?;
     let failure = |e| Failure::text(&e, flags.text.display(), &flags.model);
-    let engine = flags.load(&flags.model, flags.engine.sparsity)?;
+    let engine = flags.load(&flags.model, flags.engine.sparsity, &flags.placing)?;
     introduce(&engine, &flags.model);
     let base = match flags.base() {
         None => None,
         Some((path, sparsity)) => {
-            let base = flags.load(path, sparsity)?;
+            // one engine at a time may have the accelerator
+            let base = flags.load(path, sparsity, &PlacingFlags::default())?;
             say("compared with:");
             introduce(&base, path);
             Some(base)

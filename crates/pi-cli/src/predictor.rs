@@ -5,7 +5,7 @@ use crate::{
     values,
 };
 use clap::{Args, ValueEnum, ValueHint};
-use pi_engine::{EngineBuilder, Predictors, Sparsity, pi_gguf::File};
+use pi_engine::{Predictors, Sparsity, pi_gguf::File};
 use std::{path::PathBuf, sync::Arc};
 
 /// A kind of predictor.
@@ -40,18 +40,10 @@ pub struct PredictorFlags {
 }
 
 impl PredictorFlags {
-    /// `builder` with what these flags and `sparsity` ask for.
+    /// The predictors that these flags ask for with a sparsity.
     ///
     /// # Errors
     /// If an option is given where it has no meaning.
-    pub fn apply(&self, sparsity: Sparsity, builder: EngineBuilder) -> Result<EngineBuilder> {
-        Ok(builder.sparsity(sparsity).predictors(self.predictors(sparsity)?))
-    }
-
-    /// The predictors that these flags and `sparsity` ask for.
-    ///
-    /// # Errors
-    /// As [`apply`](Self::apply).
     pub fn predictors(&self, sparsity: Sparsity) -> Result<Predictors> {
         let kind = self.predictor.unwrap_or_default();
         let needs = [

@@ -28,7 +28,8 @@ pub fn run(flags: &RunFlags) -> Result {
     let path = model(flags)?;
     let failure = |e: Error| Failure::engine(&e, &path);
 
-    let engine = load(&flags.engine, &path)?;
+    let session = |made_for| options(&flags.engine, made_for, flags.engine.batch_size as usize);
+    let engine = load(&flags.engine, &flags.placing, flags.engine.sparsity, &session, &path)?;
     introduce(&engine, &path);
     let ids = prompt::tokens(&engine, &text, &path)?;
     let mut session = open(&engine, &flags.engine, ids.len(), &path)?;
@@ -85,16 +86,20 @@ fn model(flags: &RunFlags) -> Result<PathBuf> {
 /// A session for a prompt of `prompt` tokens: larger batches than it needs would only cost memory.
 fn open(engine: &Engine, flags: &EngineFlags, prompt: usize, path: &Path) -> Result<Session> {
     let trained = engine.config().context;
-    let context = match flags.ctx_size {
-        Some(0) => Some(trained),
-        given => given.map(|n| n as usize),
-    };
-    if let Some(n) = context.filter(|&n| n > trained) {
+    let options = options(flags, trained, prompt.min(flags.batch_size as usize));
+    if let Some(n) = options.context.filter(|&n| n > trained) {
         say(&format!("warning: the model was made for a context of {trained} positions, not for {n}"));
     }
-    let batch = prompt.min(flags.batch_size as usize);
-    let options = SessionOptions { context, batch, ..Default::default() };
     engine.session(&options).map_err(|e| Failure::engine(&e, path))
+}
+
+/// What a session is to hold, of a model that was made for so many positions.
+fn options(flags: &EngineFlags, made_for: usize, batch: usize) -> SessionOptions {
+    let context = match flags.ctx_size {
+        Some(0) => Some(made_for),
+        given => given.map(|n| n as usize),
+    };
+    SessionOptions { context, batch, ..Default::default() }
 }
 
 /// The prompt and a token more must fit the context (the prompt alone if no token is wanted).

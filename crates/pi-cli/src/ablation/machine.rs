@@ -72,9 +72,10 @@ impl Machine {
         costs
     }
 
-    /// What a wait for a small result takes, in seconds: a launch, and a move.
+    /// What it takes to divide a layer, in seconds: input and marks come to the host, the neurons of the device are launched, the part of
+    /// the host goes up, and is added.
     fn sync(&self) -> f64 {
-        (2.0 * f64::from(self.flags.sim_latency) * 1e-6).max(1e-9)
+        (5.0 * f64::from(self.flags.sim_latency) * 1e-6).max(1e-9)
     }
 
     /// Both sides, `factor` times slower.

@@ -20,6 +20,8 @@ pub struct Reference {
     sparse: Run,
     /// How far sparse logits are from dense ones where nothing is predicted: 0 but for roundings.
     pub exact: f64,
+    /// Whether some layer's predictor is computed by this machine's CPU, off the simulated clock.
+    pub signs: bool,
 }
 
 /// What one mode does with the tokens.
@@ -57,10 +59,13 @@ impl Reference {
                 setting.path().display()
             )));
         }
+        let mut signs = false;
         if setting.sparse == Sparsity::Predictor {
-            exact = Run::new(&load(Sparsity::Predictor)?, &tokens, setting)?;
+            let engine = load(Sparsity::Predictor)?;
+            signs = engine.sparsity().predictors.iter().flatten().any(|kind| kind == "sign");
+            exact = Run::new(&engine, &tokens, setting)?;
         }
-        Ok(Self { config: off.config().clone(), tokens, dense, sparse: exact, exact: off_by })
+        Ok(Self { config: off.config().clone(), tokens, dense, sparse: exact, exact: off_by, signs })
     }
 
     fn run(&self, sparsity: Sparsity) -> &Run {

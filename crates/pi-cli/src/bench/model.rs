@@ -13,6 +13,7 @@ use crate::{
     failure::{Failure, Result},
     kernels, machine,
     output::say,
+    placing::{PlacingFlags, Setup},
     predictor::PredictorFlags,
     repack::Repack,
     values,
@@ -74,6 +75,8 @@ pub struct ModelFlags {
     pub(super) sparsity: Sparsity,
     #[command(flatten)]
     predictor: PredictorFlags,
+    #[command(flatten)]
+    placing: PlacingFlags,
     /// Share of active neurons from which every neuron is computed [default: what pi doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     crossover: Option<f32>,
@@ -138,6 +141,12 @@ pub fn bench(flags: &ModelFlags) -> Result {
     for path in &models {
         File::open(path).map_err(|e| Failure::engine(&e.into(), path))?;
     }
+    let step = |of: &[usize]| of.iter().copied().max().unwrap_or(1);
+    let largest = SessionOptions {
+        context: tests.iter().map(|t| t.depth + t.tokens()).max(),
+        batch: step(&batches).min(step(&ubatches)),
+        ..SessionOptions::default()
+    };
     let mut speed = MachineSpeed::new(flags.bandwidth);
     let kvs = kv_types(flags);
     let shown = Shown { batches: batches != [2048] || ubatches != [512], kv: kvs != [KvTypes::default()] };
@@ -148,7 +157,7 @@ pub fn bench(flags: &ModelFlags) -> Result {
         let file = File::open_with(path, source).map_err(|e| failure(e.into()))?;
         for (&threads, &kv) in threads.iter().flat_map(|t| kvs.iter().map(move |kv| (t, kv))) {
             let bandwidth = speed.of(threads)?;
-            let engine = load(flags, &kernels, &file, threads, kv)?;
+            let engine = load(flags, &kernels, &file, threads, kv, &largest)?;
             let about = About::new(&engine, &file, path);
             for (&batch, &ubatch) in batches.iter().flat_map(|b| ubatches.iter().map(move |u| (b, u))) {
                 for test in &tests {
@@ -216,7 +225,14 @@ fn models(flags: &ModelFlags) -> Result<Vec<PathBuf>> {
     Ok(flags.model.iter().flat_map(split).collect())
 }
 
-fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize, kv: KvTypes) -> Result<Engine> {
+fn load(
+    flags: &ModelFlags,
+    kernels: &Kernels,
+    file: &File,
+    threads: usize,
+    kv: KvTypes,
+    session: &SessionOptions,
+) -> Result<Engine> {
     let crossover = match flags.crossover {
         Some(share) => Crossover::uniform(share),
         None => crossover::stored(kernels.isa(), threads).unwrap_or_default(),
@@ -230,9 +246,15 @@ fn load(flags: &ModelFlags, kernels: &Kernels, file: &File, threads: usize, kv: 
         .threads(threads)
         .crossover(crossover)
         .repacking(flags.repack.limit());
-    let mut builder = flags.predictor.apply(flags.sparsity, builder.kv(kv))?;
+    let predictors = flags.predictor.predictors(flags.sparsity)?;
+    let mut builder = builder.kv(kv).sparsity(flags.sparsity).predictors(predictors.clone());
     if let Some(activation) = flags.activation {
         builder = builder.activation(activation);
+    }
+    if flags.placing.is_asked() {
+        let (sparsity, activation) = (flags.sparsity, flags.activation);
+        let setup = Setup { session: session.clone(), kv, sparsity, predictors: &predictors, activation };
+        builder = flags.placing.apply(file, &setup, builder)?;
     }
     builder.load(file).map_err(|e| Failure::engine(&e, file.path()))
 }

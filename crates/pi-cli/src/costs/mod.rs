@@ -75,7 +75,6 @@ pub fn path() -> Option<PathBuf> {
 
 /// What was measured for these kernels and threads, and for the accelerator of this name; what was not is the default, and each figure says which it
 /// is. A damaged file is as good as none, and that is said.
-#[allow(dead_code)] // the commands that plan call it
 pub fn stored(isa: Isa, threads: usize, device: Option<&str>) -> Costs {
     let found =
         path().and_then(|path| cache::look(&path, |path| find(path, &Key::here(isa, threads), device).map(Some)));

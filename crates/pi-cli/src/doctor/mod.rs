@@ -11,6 +11,7 @@ use crate::{
     failure::{Failure, Result},
     kernels, machine,
     output::{Output, say},
+    placing::{Accelerator, simulated},
     repack::Repack,
 };
 use clap::Args;
@@ -20,17 +21,8 @@ use pi_engine::{
     pi_core::{Device, Executor, QuantType, Serial},
     pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
 };
-use pi_testkit::sim::{SimDevice, SimOptions};
 use report::{CostsReport, Memory, Report, Stored};
 use std::{process::ExitCode, sync::Arc, time::Instant};
-
-/// An accelerator beside the CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Accelerator {
-    #[default]
-    None,
-    Simulated,
-}
 
 /// The options of `pi doctor`.
 #[derive(Args, Debug)]
@@ -93,13 +85,9 @@ fn plan_costs(flags: &DoctorFlags, kernels: &Kernels, pool: &Arc<Pool>, key: &Ke
     let cpu = CpuDevice::new(kernels.clone(), pool.clone()).with_repacking(Repack::default().limit());
     let mut all = vec![costs_of(flags, None, &cpu, pool, key)?];
     if flags.device == Accelerator::Simulated {
-        let cpu = CpuDevice::new(kernels.clone(), pool.clone());
-        let options =
-            SimOptions { memory: machine::memory().map_or(1 << 30, |(_, free)| free / 2), ..SimOptions::default() };
-        let device = SimDevice::new(Arc::new(cpu), options);
-        let device = device.map_err(|e| Failure::Work(format!("the simulated device: {e}")))?;
+        let device = simulated(machine::memory().map_or(1 << 30, |(_, free)| free / 2))?;
         say("measuring the simulated device …");
-        all.push(costs_of(flags, Some(SIMULATED), &device, pool, key)?);
+        all.push(costs_of(flags, Some(SIMULATED), &*device, pool, key)?);
     }
     Ok(all)
 }

@@ -3,7 +3,7 @@
 mod figures;
 mod page;
 pub mod report;
-mod svg;
+pub mod svg;
 
 use crate::{
     failure::{Failure, Result},

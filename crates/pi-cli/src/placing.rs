@@ -1,0 +1,279 @@
+//! What of a model goes to an accelerator: the options of all commands that run one, and from them to a plan.
+
+use crate::{
+    costs::SIMULATED,
+    failure::{Failure, Result},
+    kernels, machine,
+    output::{say, size},
+    plan_cache::{self, Key},
+};
+use clap::{Args, ValueEnum, ValueHint};
+use pi_engine::{
+    EngineBuilder, Error, Predictors, SessionOptions, Sparsity, arch,
+    costs::Costs,
+    pi_core::{Activation, Device, KvTypes, NeuronSet, Serial},
+    pi_gguf::{File, NeuronIndex},
+    pi_placement::Memory,
+    pi_predictor::profile::Profile,
+    pi_sparse_cpu::{CpuDevice, Kernels},
+    planner::{self, Planned, Policy, Request, hot_of_index},
+    profile::{load, model_fingerprint},
+};
+use pi_testkit::sim::{SimDevice, SimOptions};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// An accelerator beside the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Accelerator {
+    /// The CPU alone.
+    #[default]
+    None,
+    /// A simulated one.
+    Simulated,
+}
+
+/// What goes to an accelerator.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Accelerator")]
+pub struct PlacingFlags {
+    /// Accelerator beside the CPU: none, simulated (one that exists in this program only, to try plans out; it makes nothing faster)
+    #[arg(long, value_enum, value_name = "none|simulated", default_value_t, hide_default_value = true)]
+    pub device: Accelerator,
+    /// Most memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache and scratch [default: all it has]
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
+    pub vram_budget: Option<u64>,
+    /// Go on with the CPU alone where there is no accelerator, instead of refusing
+    #[arg(long)]
+    pub allow_cpu: bool,
+    #[command(flatten)]
+    pub neurons: NeuronFlags,
+    /// Choose neurons anew, and replace what was kept of an earlier run
+    #[arg(long, conflicts_with = "gpu_index")]
+    pub reset_gpu_index: bool,
+}
+
+/// Which neurons go to an accelerator.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Accelerator")]
+pub struct NeuronFlags {
+    /// How often neurons fire, as pi profile counts it [default: all are taken to fire equally often]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub profile: Option<PathBuf>,
+    /// What chooses the neurons: time (least expected time), impact (most activations, as the paper does), frequency, random,
+    /// random:SEED, in-order (by layers), nothing [default: time]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<Policy>,
+    /// Take the neurons of this index (PowerInfer's .gpuidx), whatever a policy would choose
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["policy", "profile"])]
+    pub gpu_index: Option<PathBuf>,
+    /// Keep all neurons on the CPU: an index is neither read nor kept, and attention alone goes to the accelerator
+    #[arg(long, conflicts_with_all = ["policy", "profile", "gpu_index"])]
+    pub disable_gpu_index: bool,
+}
+
+/// What a plan depends on besides these options.
+pub struct Setup<'a> {
+    pub session: SessionOptions,
+    pub kv: KvTypes,
+    pub sparsity: Sparsity,
+    pub predictors: &'a Predictors,
+    pub activation: Option<Activation>,
+}
+
+/// Bytes, from GiB.
+pub fn gib(text: &str) -> Result<u64, String> {
+    let value = text.trim().parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0);
+    value.and_then(|v| Memory::gib(v).ok()).ok_or_else(|| "expected a number of GiB from 0 on".into())
+}
+
+/// Figures of this machine that times are made of: what pi doctor measured with all cores, of the CPU and of this device.
+fn costs(device: &dyn Device) -> Costs {
+    // What PI_ISA must not be is said by those who load the model.
+    let isa = kernels::forced().ok().flatten().unwrap_or_else(Kernels::best).isa();
+    crate::costs::stored(isa, machine::usable_cores(), Some(&device.info().name))
+}
+
+impl PlacingFlags {
+    /// Whether any of these options is given.
+    pub fn is_asked(&self) -> bool {
+        self.device != Accelerator::None || self.given().next().is_some()
+    }
+
+    /// The options that mean nothing without an accelerator and are given.
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let n = &self.neurons;
+        let all = [
+            ("--vram-budget", self.vram_budget.is_some()),
+            ("--profile", n.profile.is_some()),
+            ("--policy", n.policy.is_some()),
+            ("--gpu-index", n.gpu_index.is_some()),
+            ("--reset-gpu-index", self.reset_gpu_index),
+            ("--disable-gpu-index", n.disable_gpu_index),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+
+    /// `builder` with the accelerator that these options ask for, if they do.
+    ///
+    /// # Errors
+    /// If there is none and that is not allowed, or a plan cannot be made.
+    pub fn apply(&self, file: &File, setup: &Setup<'_>, builder: EngineBuilder) -> Result<EngineBuilder> {
+        let Some(device) = self.device()? else { return Ok(builder) };
+        let budget = self.vram_budget.unwrap_or(DEFAULT_MEMORY);
+        let planned = self.plan(file, setup, &*device, budget)?;
+        planned.notes.iter().for_each(|note| say(&format!("note: {note}")));
+        say(&format!("plan: {}", summary(&planned)));
+        Ok(builder.accelerator(device, planned.plan))
+    }
+
+    /// The accelerator; `None` for the CPU alone.
+    fn device(&self) -> Result<Option<Arc<dyn Device>>> {
+        match self.device {
+            Accelerator::None => match self.given().next() {
+                Some(flag) if self.allow_cpu => {
+                    say(&format!("{flag}: there is no accelerator, so all of the model is on the CPU (--allow-cpu)"));
+                    Ok(None)
+                }
+                Some(flag) => Err(Failure::Work(format!(
+                    "{flag}: there is no accelerator (--allow-cpu goes on with the CPU alone; --device simulated tries plans out)"
+                ))),
+                None => Ok(None),
+            },
+            Accelerator::Simulated => {
+                say(
+                    "device: simulated by the CPU, to try plans out: nothing gets faster by it, and its memory is that of this machine",
+                );
+                Ok(Some(simulated(self.vram_budget.unwrap_or(DEFAULT_MEMORY))?))
+            }
+        }
+    }
+
+    /// The plan that is kept from an earlier run, or a new one, which is then kept.
+    fn plan(&self, file: &File, setup: &Setup<'_>, device: &dyn Device, budget: u64) -> Result<Planned> {
+        let asked = Asked::new(&self.neurons, file, setup)?;
+        let request = asked.request(setup, device, budget, &self.neurons);
+        let failure = |e: Error| Failure::engine(&e, file.path());
+        if self.neurons.disable_gpu_index || self.neurons.gpu_index.is_some() {
+            return planner::plan(file, &request).map_err(failure);
+        }
+        let key = Key::new(&request, asked.fingerprint, asked.profile_sum);
+        if !self.reset_gpu_index
+            && let Some(planned) = plan_cache::find(&key, file, &request)
+        {
+            return Ok(planned);
+        }
+        let planned = planner::plan(file, &request).map_err(failure)?;
+        plan_cache::keep(&key, &planned);
+        Ok(planned)
+    }
+}
+
+/// Memory of a simulated device of which nothing is said.
+const DEFAULT_MEMORY: u64 = 1 << 30;
+
+/// A simulated device of so many bytes.
+///
+/// # Errors
+/// If `PI_ISA` cannot be used, or the system refuses a thread.
+pub fn simulated(memory: u64) -> Result<Arc<dyn Device>> {
+    let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
+    let cpu = CpuDevice::new(kernels, Arc::new(Serial));
+    let options = SimOptions { name: SIMULATED.into(), memory, ..SimOptions::default() };
+    let device = SimDevice::new(Arc::new(cpu), options).map_err(|e| Failure::Work(format!("simulated device: {e}")))?;
+    Ok(Arc::new(device))
+}
+
+/// The files that the options name, read and checked.
+pub struct Asked {
+    pub fingerprint: u64,
+    pub profile: Option<Profile>,
+    /// Tells the profile from others; 0 without one.
+    profile_sum: u64,
+    pub hot: Option<Vec<NeuronSet>>,
+}
+
+impl Asked {
+    /// # Errors
+    /// If a file cannot be read, or is of another model.
+    pub fn new(flags: &NeuronFlags, file: &File, setup: &Setup<'_>) -> Result<Self> {
+        let (_, config) = arch::detect(file).map_err(|e| Failure::engine(&e, file.path()))?;
+        let fingerprint = model_fingerprint(file, setup.activation.unwrap_or(config.activation));
+        let profile = match &flags.profile {
+            None => None,
+            Some(path) => {
+                let profile = load(path).map_err(|e| Failure::engine(&e, path))?;
+                let neurons = u32::try_from(config.neurons).unwrap_or(u32::MAX);
+                let shape: Vec<_> = (0..config.layers as u32).map(|i| (i, neurons)).collect();
+                let fits = profile.expect_model(fingerprint, &shape);
+                fits.map_err(|e| Failure::Work(format!("{}: {e}", path.display())))?;
+                Some(profile)
+            }
+        };
+        let profile_sum = profile.as_ref().map_or(0, plan_cache::sum_of);
+        let hot = flags.gpu_index.as_deref().map(|path| hot_of(path, &config)).transpose()?;
+        Ok(Self { fingerprint, profile, profile_sum, hot })
+    }
+
+    /// What the planner is asked for.
+    pub fn request<'a>(
+        &'a self,
+        setup: &Setup<'a>,
+        device: &'a dyn Device,
+        budget: u64,
+        flags: &NeuronFlags,
+    ) -> Request<'a> {
+        Request {
+            session: setup.session.clone(),
+            kv: setup.kv,
+            sparsity: setup.sparsity,
+            predictors: setup.predictors,
+            activation: setup.activation,
+            profile: self.profile.as_ref(),
+            fingerprint: Some(self.fingerprint),
+            costs: costs(device),
+            policy: if flags.disable_gpu_index { Policy::Nothing } else { flags.policy.unwrap_or_default() },
+            hot: self.hot.as_deref(),
+            ..Request::new(device, budget)
+        }
+    }
+}
+
+/// The hot neurons of an index file.
+fn hot_of(path: &Path, config: &pi_engine::ModelConfig) -> Result<Vec<NeuronSet>> {
+    let index = NeuronIndex::open(path).map_err(|e| Failure::Work(e.to_string()))?;
+    hot_of_index(&index, config).map_err(|e| Failure::Work(format!("{}: {e}", path.display())))
+}
+
+/// A line about a plan.
+fn summary(planned: &Planned) -> String {
+    if !planned.plan.uses_accelerator() {
+        return format!("nothing on the device (budget {})", size(planned.budget));
+    }
+    let counted = if planned.statistics.is_known() { "" } else { " (assumed: no profile)" };
+    format!(
+        "{} of {} on the device; {:.1} % of the neurons, which give {:.1} % of the activations{counted}",
+        size(planned.memory.total()),
+        size(planned.budget),
+        100.0 * planned.hot_share(),
+        100.0 * planned.hit_rate(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_numbers_of_gib() {
+        assert_eq!(
+            (gib("0"), gib("1"), gib("0.5"), gib("1e9")),
+            (Ok(0), Ok(1 << 30), Ok(1 << 29), Ok(1e9 as u64 * (1 << 30)))
+        );
+        for bad in ["", "-1", "nan", "inf", "1G"] {
+            assert!(gib(bad).is_err(), "{bad}");
+        }
+    }
+}
