@@ -52,6 +52,9 @@ pub fn run(flags: &RunFlags) -> Result {
     let options = GenerateOptions { max_tokens, sampling, stop, ignore_eos: flags.ignore_eos };
     let generated = session.generate_with(0, &ids, &options, &mut chain, &mut screen);
     let Screen { mut out, failed, .. } = screen;
+    if let Some(loss) = session.device_loss() {
+        say(&format!("the device failed, the CPU went on alone: {loss}"));
+    }
     if let Some(failure) = failed {
         return Err(failure);
     }

@@ -4,10 +4,12 @@ use crate::{
     Error, Result, Session, SessionOptions,
     arch::{self, Architecture},
     config::ModelConfig,
+    fallback::{Fallback, OnDeviceLoss},
     load::{self, LoadOptions, Model},
     plan::Plan,
     predictors::{self, Predictors},
-    source::WeightSource,
+    schedule::Schedule,
+    source::{Keeping, WeightSource},
     sparsity::{Sparsity, SparsityReport},
     tokenizer,
 };
@@ -30,11 +32,38 @@ pub(crate) struct Inner {
     pub arch: &'static dyn Architecture,
     pub model: Model,
     pub tokenizer: Arc<dyn Tokenizer>,
+    /// Where rows of numbers are made.
     pub device: Arc<dyn Device>,
+    /// What computes on the [CPU's side](crate::Side::Cpu).
+    pub cpu: Arc<dyn Device>,
     /// Runs what is no operator of the device.
     pub exec: Arc<dyn Executor>,
     pub check: bool,
     warnings: Vec<String>,
+    /// What to do without the accelerator, if that is wanted.
+    pub fallback: Option<Fallback>,
+}
+
+impl Inner {
+    /// The same with another model on the CPU alone.
+    pub(crate) fn on_cpu(&self, model: Model) -> Self {
+        Self { device: self.cpu.clone(), fallback: None, ..self.with_model(model) }
+    }
+
+    fn with_model(&self, model: Model) -> Self {
+        Self {
+            config: self.config.clone(),
+            arch: self.arch,
+            model,
+            tokenizer: self.tokenizer.clone(),
+            device: self.device.clone(),
+            cpu: self.cpu.clone(),
+            exec: self.exec.clone(),
+            check: self.check,
+            warnings: self.warnings.clone(),
+            fallback: None,
+        }
+    }
 }
 
 impl Engine {
@@ -71,18 +100,9 @@ impl Engine {
         let mut model = inner.model.clone();
         predictors::put(&mut model.layers, predictors, &inner.config)?;
         model.sparsity.predictors = predictors.iter().map(|p| p.as_ref().map(|p| p.kind().to_string())).collect();
-        Ok(Self {
-            inner: Arc::new(Inner {
-                config: inner.config.clone(),
-                arch: inner.arch,
-                model,
-                tokenizer: inner.tokenizer.clone(),
-                device: inner.device.clone(),
-                exec: inner.exec.clone(),
-                check: inner.check,
-                warnings: inner.warnings.clone(),
-            }),
-        })
+        let fallback = inner.fallback.as_ref().map(|f| f.with_predictors(predictors));
+        let model = model.rescheduled(inner.arch);
+        Ok(Self { inner: Arc::new(Inner { fallback, ..inner.with_model(model) }) })
     }
 
     /// The model's shape.
@@ -129,6 +149,11 @@ impl Engine {
         self.inner.model.weight_bytes
     }
 
+    /// What a step computes, where, and in which order.
+    pub fn schedule(&self) -> &Schedule {
+        &self.inner.model.schedule
+    }
+
     /// The device that computes; with an accelerator beside the CPU, that one.
     pub fn device(&self) -> &dyn Device {
         &*self.inner.device
@@ -156,6 +181,7 @@ pub struct EngineBuilder {
     repacking: u64,
     device: Option<Arc<dyn Device>>,
     accelerator: Option<(Arc<dyn Device>, Plan)>,
+    on_device_loss: OnDeviceLoss,
     sparsity: Sparsity,
     predictors: Predictors,
     activation: Option<Activation>,
@@ -205,6 +231,12 @@ impl EngineBuilder {
     /// kernels for stay on the CPU all the same.
     pub fn accelerator(mut self, device: Arc<dyn Device>, plan: Plan) -> Self {
         self.accelerator = Some((device, plan));
+        self
+    }
+
+    /// What sessions do when the [accelerator](Self::accelerator) fails in the middle of a step. Default: the step fails.
+    pub fn on_device_loss(mut self, what: OnDeviceLoss) -> Self {
+        self.on_device_loss = what;
         self
     }
 
@@ -280,7 +312,18 @@ impl EngineBuilder {
             kv: self.kv,
             check: self.check,
         };
-        let model = load::load(source, arch, &config, &options)?;
+        let keeping = Keeping::new(source);
+        let falls_back = accelerator.is_some() && self.on_device_loss == OnDeviceLoss::Cpu;
+        let asked = if falls_back { &keeping as &dyn WeightSource } else { source };
+        let model = load::load(asked, arch, &config, &options)?;
+        let fallback = falls_back.then(|| Fallback {
+            source: Arc::new(keeping.kept()),
+            sparsity: self.sparsity,
+            predictors: self.predictors.clone(),
+            own: None,
+            kv: self.kv,
+            made: Default::default(),
+        });
         if let Some(positions) = &model.positions {
             // OPT's files count the rows of the table, not the positions
             config.context = config.context.min(positions.len());
@@ -298,8 +341,9 @@ impl EngineBuilder {
             });
         }
         // rows of numbers are made where most of the work on them is done; they are on the host as well
+        let cpu = device.clone();
         let device = accelerator.map_or(device, |(accelerator, _)| accelerator);
-        let inner = Inner { config, arch, model, tokenizer, device, exec, check: self.check, warnings };
+        let inner = Inner { config, arch, model, tokenizer, device, cpu, exec, check: self.check, warnings, fallback };
         Ok(Engine { inner: Arc::new(inner) })
     }
 }

@@ -4,12 +4,13 @@ use crate::{
     Error, Result,
     arch::{Architecture, Slot},
     config::{ModelConfig, NormKind},
-    hybrid::Hybrid,
+    hybrid,
     layer::Layer,
     likeness,
     plan::{LayerPlan, Plan, Side},
     positions::Positions,
     predictors::{Parts, Predictors, gate},
+    schedule::{self, LayerShape, Marking, Schedule},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
 };
@@ -26,6 +27,8 @@ pub(crate) struct Model {
     pub embedding: Matrix,
     pub positions: Option<Positions>,
     pub layers: Vec<Layer>,
+    /// What a step runs.
+    pub schedule: Arc<Schedule>,
     pub norm: Arc<dyn Dense>,
     pub head: Arc<dyn Dense>,
     pub sparsity: SparsityReport,
@@ -121,8 +124,22 @@ pub(crate) fn load(
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let device = loader.device(options.accelerator.map_or(Side::Cpu, |(_, plan)| plan.head), [&head])?;
     let norm = loader.norm(Slot::OutputNorm, 0, &**device)?;
-    let head = device.linear(&LinearSpec::new(head))?;
-    Ok(Model { embedding, positions, layers, norm, head, sparsity, weight_bytes, numbers: numbers.into() })
+    let (head, head_side) = (device.linear(&LinearSpec::new(head))?, loader.side(device));
+    let shapes: Vec<LayerShape> = layers.iter().map(|l| l.shape.clone()).collect();
+    let names =
+        [options.device, options.accelerator.map_or(options.device, |(device, _)| device)].map(|d| d.info().name);
+    let schedule = Arc::new(schedule::build(&shapes, head_side, names, |order| arch.layer(order)));
+    let numbers = numbers.into();
+    Ok(Model { embedding, positions, layers, schedule, norm, head, sparsity, weight_bytes, numbers })
+}
+
+impl Model {
+    /// The same with a schedule for predictors that were put in.
+    pub(crate) fn rescheduled(mut self, arch: &dyn Architecture) -> Self {
+        let shapes: Vec<LayerShape> = self.layers.iter().map(|l| l.shape.clone()).collect();
+        self.schedule = Arc::new(self.schedule.with_shapes(&shapes, |order| arch.layer(order)));
+        self
+    }
 }
 
 /// What a file allows to be skipped.
@@ -209,6 +226,11 @@ impl Loader<'_> {
                 message: format!("type {} is not supported by {}", m.ty(), device.info().name),
             }),
         }
+    }
+
+    /// Which side a device of [`device`](Self::device) is.
+    fn side(&self, device: &Arc<dyn Device>) -> Side {
+        if Arc::ptr_eq(device, self.options.device) { Side::Cpu } else { Side::Accelerator }
     }
 
     /// What is planned for a layer.
@@ -298,47 +320,56 @@ impl Loader<'_> {
         let device = self.device(plan.dense, matrices)?;
         let bytes = matrices.into_iter().chain(&ffn.gate).chain([&ffn.up, ffn.down.matrix()]);
         let bytes: u64 = bytes.map(|m| m.size_bytes() as u64).sum();
-        let predictor = self.predictor(i, &ffn, &**device)?;
+        let (predictor, marking) = self.predictor(i, &ffn, device)?.unzip();
         let bytes = bytes + predictor.as_ref().map_or(0, |p| p.bytes());
         let [norm1, norm2] = self.norms(i, &**device)?;
+        let parts = self.split(&ffn, &plan.hot)?;
+        let owned = |part: &Option<Arc<dyn SparseFfn>>| part.as_ref().map_or(0, |p| p.neurons().len());
+        let shape = LayerShape {
+            home: self.side(device),
+            marking,
+            hot: owned(&parts.hot),
+            cold: owned(&parts.cold),
+            shares_norm: Arc::ptr_eq(&norm1, &norm2),
+        };
         let layer = Layer {
             norm1,
             attention: device.attention(&attention)?,
             norm2,
-            ffn: self.split(&ffn, &plan.hot, device)?,
+            ffn: parts,
             predictor,
+            shape,
             gate: gate(&ffn).0.clone(),
         };
         Ok((layer, bytes))
     }
 
-    /// The FFN's operator, or those of both sides as one. `home` is where the layer's other operators are.
-    fn split(&self, ffn: &FfnWeights, hot: &NeuronSet, home: &Arc<dyn Device>) -> Result<Arc<dyn SparseFfn>> {
+    /// The FFN's operators on both sides.
+    fn split(&self, ffn: &FfnWeights, hot: &NeuronSet) -> Result<hybrid::Parts> {
         let cpu = self.options.device;
         let wanted = if hot.is_empty() { Side::Cpu } else { Side::Accelerator };
         let accelerator = self.device(wanted, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
         if Arc::ptr_eq(accelerator, cpu) {
-            return Ok(cpu.sparse_ffn(ffn, &NeuronSet::all(ffn.neurons()))?);
+            let all = cpu.sparse_ffn(ffn, &NeuronSet::all(ffn.neurons()))?;
+            return Ok(hybrid::Parts { hot: None, cold: Some(all) });
         }
         if hot.is_all() {
-            return Ok(accelerator.sparse_ffn(ffn, hot)?);
+            return Ok(hybrid::Parts { hot: Some(accelerator.sparse_ffn(ffn, hot)?), cold: None });
         }
         if let Down::OutputMajor(down) = &ffn.down {
             return Err(undivided(&self.reader.path(), down.name(), hot));
         }
         self.device(Side::Cpu, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
-        Ok(Arc::new(Hybrid {
-            hot: accelerator.sparse_ffn(ffn, hot)?,
-            cold: cpu.sparse_ffn(ffn, &hot.others())?,
-            home: if Arc::ptr_eq(home, cpu) { Side::Cpu } else { Side::Accelerator },
-            accelerator: accelerator.clone(),
-            cpu: cpu.clone(),
-            all: NeuronSet::all(ffn.neurons()),
-            dim: ffn.dim(),
-        }))
+        let (hot, cold) = (accelerator.sparse_ffn(ffn, hot)?, cpu.sparse_ffn(ffn, &hot.others())?);
+        Ok(hybrid::Parts { hot: Some(hot), cold: Some(cold) })
     }
 
-    fn predictor(&self, i: usize, ffn: &FfnWeights, device: &dyn Device) -> Result<Option<Arc<dyn Predictor>>> {
+    fn predictor(
+        &self,
+        i: usize,
+        ffn: &FfnWeights,
+        home: &Arc<dyn Device>,
+    ) -> Result<Option<(Arc<dyn Predictor>, Marking)>> {
         if self.options.sparsity != Sparsity::Predictor {
             return Ok(None);
         }
@@ -346,7 +377,8 @@ impl Loader<'_> {
             reader: &self.reader,
             names: [self.name(Slot::Predictor1, i), self.name(Slot::Predictor2, i)],
             ffn,
-            device,
+            home: self.side(home),
+            device: &**home,
             cpu: &**self.options.device,
             exec: self.options.exec,
         };

@@ -13,6 +13,16 @@ pub enum Side {
     Accelerator,
 }
 
+impl Side {
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Cpu => Self::Accelerator,
+            Self::Accelerator => Self::Cpu,
+        }
+    }
+}
+
 /// Where the parts of a layer are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {

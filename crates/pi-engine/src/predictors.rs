@@ -4,6 +4,8 @@ use crate::{
     Error, Result,
     config::ModelConfig,
     layer::Layer,
+    plan::Side,
+    schedule::Marking,
     source::{Reader, WeightSource},
 };
 use pi_core::{Device, Executor, FfnWeights, Gating, LinearSpec, MlpSpec, Predictor, QuantType};
@@ -78,6 +80,7 @@ pub(crate) struct Parts<'a> {
     pub names: [String; 2],
     pub ffn: &'a FfnWeights,
     /// Where the layer's other operators are.
+    pub home: Side,
     pub device: &'a dyn Device,
     /// Where types are that it lacks.
     pub cpu: &'a dyn Device,
@@ -86,8 +89,11 @@ pub(crate) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// The device for matrices of these types.
-    fn holder<const N: usize>(&self, types: [QuantType; N]) -> &'a dyn Device {
-        if types.iter().all(|ty| self.device.supports(*ty)) { self.device } else { self.cpu }
+    fn holder<const N: usize>(&self, types: [QuantType; N]) -> (&'a dyn Device, Side) {
+        match types.iter().all(|ty| self.device.supports(*ty)) {
+            true => (self.device, self.home),
+            false => (self.cpu, Side::Cpu),
+        }
     }
 }
 
@@ -100,12 +106,12 @@ impl Predictors {
         }
     }
 
-    /// The predictor of a layer, `None` if it has none.
+    /// The predictor of a layer and where it is computed, `None` if it has none.
     ///
     /// # Errors
     /// If matrices do not fit the layer, or a setting is out of range.
-    pub(crate) fn layer(&self, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
-        let found: Arc<dyn Predictor> = match self {
+    pub(crate) fn layer(&self, i: usize, parts: &Parts<'_>) -> Result<Option<(Arc<dyn Predictor>, Marking)>> {
+        let (found, side): (Arc<dyn Predictor>, Side) = match self {
             Self::File { threshold } => match filed(parts.reader, *threshold, i, parts)? {
                 Some(found) => found,
                 None => return Ok(None),
@@ -117,22 +123,23 @@ impl Predictors {
                     None => return Ok(None),
                 }
             }
-            Self::Sign { margin } => Arc::new(sign(gate(parts.ffn).0, *margin, parts.device, parts.exec)?),
+            Self::Sign { margin } => (Arc::new(sign(gate(parts.ffn).0, *margin, parts.device, parts.exec)?), Side::Cpu),
             Self::Oracle => {
                 let (weight, bias) = gate(parts.ffn);
-                let device = parts.holder([weight.ty()]);
+                let (device, side) = parts.holder([weight.ty()]);
                 let linear = device.linear(&LinearSpec { weight: weight.clone(), bias })?;
                 let (dim, neurons) = (parts.ffn.dim(), parts.ffn.neurons());
-                Arc::new(Oracle::new(linear, parts.ffn.act, dim, neurons, parts.exec.clone()))
+                (Arc::new(Oracle::new(linear, parts.ffn.act, dim, neurons, parts.exec.clone())), side)
             }
             Self::Own(all) => match all.get(i) {
-                Some(Some(own)) => own.clone(),
+                Some(Some(own)) => (own.clone(), Side::Cpu),
                 Some(None) => return Ok(None),
                 None => return Err(Error::setting("predictors", "one per layer", all.len())),
             },
         };
         fits(i, &*found, (parts.ffn.dim(), parts.ffn.neurons()))?;
-        Ok(Some(found))
+        let marking = Marking { kind: found.kind().into(), side };
+        Ok(Some((found, marking)))
     }
 }
 
@@ -146,6 +153,7 @@ pub(crate) fn put(layers: &mut [Layer], predictors: &[Option<Arc<dyn Predictor>>
             fits(i, &**p, (config.dim, config.neurons))?;
         }
         layer.predictor.clone_from(predictor);
+        layer.shape.marking = predictor.as_ref().map(|p| Marking { kind: p.kind().into(), side: Side::Cpu });
     }
     Ok(())
 }
@@ -165,11 +173,13 @@ fn filed(
     threshold: Option<f32>,
     i: usize,
     parts: &Parts<'_>,
-) -> Result<Option<Arc<dyn Predictor>>> {
+) -> Result<Option<(Arc<dyn Predictor>, Side)>> {
     match kind(reader.source, i)? {
         Kind::Mlp => mlp(reader, threshold, i, parts),
         Kind::Exact => Ok(None),
-        Kind::Sign { margin } => Ok(Some(Arc::new(sign(gate(parts.ffn).0, margin, parts.device, parts.exec)?))),
+        Kind::Sign { margin } => {
+            Ok(Some((Arc::new(sign(gate(parts.ffn).0, margin, parts.device, parts.exec)?), Side::Cpu)))
+        }
     }
 }
 
@@ -190,7 +200,12 @@ pub(crate) fn kind(source: &dyn WeightSource, layer: usize) -> Result<Kind> {
 }
 
 /// The matrices of a file.
-fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>) -> Result<Option<Arc<dyn Predictor>>> {
+fn mlp(
+    reader: &Reader<'_>,
+    threshold: Option<f32>,
+    i: usize,
+    parts: &Parts<'_>,
+) -> Result<Option<(Arc<dyn Predictor>, Side)>> {
     let threshold = threshold.map_or_else(|| stated(reader.source, i), Ok)?;
     let [name1, name2] = &parts.names;
     let (fc1, fc2) = match (reader.find(name1)?, reader.find(name2)?) {
@@ -208,8 +223,8 @@ fn mlp(reader: &Reader<'_>, threshold: Option<f32>, i: usize, parts: &Parts<'_>)
     };
     fc1.expect_shape(fc1.rows(), parts.ffn.dim()).map_err(of_file(name1))?;
     fc2.expect_shape(parts.ffn.neurons(), fc1.rows()).map_err(of_file(name2))?;
-    let device = parts.holder([fc1.ty(), fc2.ty()]);
-    Ok(Some(device.mlp(&MlpSpec { fc1, fc2, threshold }).map_err(of_file(name1))?))
+    let (device, side) = parts.holder([fc1.ty(), fc2.ty()]);
+    Ok(Some((device.mlp(&MlpSpec { fc1, fc2, threshold }).map_err(of_file(name1))?, side)))
 }
 
 /// A predictor from signs that counts as the device does.

@@ -1,10 +1,11 @@
-//! Sequences of tokens in progress: KV caches, buffers, and one step through the model.
+//! Sequences of tokens in progress: KV caches and buffers. What a step computes is in `step.rs`.
 
 use crate::{
     Engine, Error, Result,
-    layer::{LayerRun, LayerStep, Observer},
+    layer::{LayerCounts, LayerRun, Observer},
 };
-use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, Write, text::TokenId};
+use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, text::TokenId};
+use std::{mem, sync::Arc};
 
 /// What a session must be able to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,26 +80,39 @@ impl Stats {
 
 /// Sequences in progress. After a failed step all of them are as they were before it.
 pub struct Session {
-    engine: Engine,
+    pub(crate) engine: Engine,
     limits: Limits,
-    layers: Vec<LayerRun>,
-    h: Hidden,
-    x: Hidden,
-    picked: Hidden,
-    normed: Hidden,
-    logits: Hidden,
-    active: ActiveSet,
-    batch: Vec<BatchToken>,
-    wanted: Vec<usize>,
+    pub(crate) layers: Vec<LayerRun>,
+    pub(crate) h: Hidden,
+    pub(crate) x: Hidden,
+    /// What neurons contributed that are not where the rest of their layer is; there is none without an accelerator.
+    pub(crate) part: Option<Hidden>,
+    pub(crate) picked: Hidden,
+    pub(crate) normed: Hidden,
+    pub(crate) logits: Hidden,
+    pub(crate) active: ActiveSet,
+    pub(crate) batch: Vec<BatchToken>,
+    pub(crate) wanted: Vec<usize>,
     len: Vec<usize>,
     /// Per sequence: a generated token that was not computed yet, and the length it belongs behind.
     pending: Vec<Option<(usize, TokenId)>>,
+    /// The tokens of each sequence, if they may be needed again.
+    history: Option<Vec<Vec<TokenId>>>,
+    /// What the accelerator said when it was lost.
+    loss: Option<Arc<str>>,
     tokens: u64,
-    stats: OpStats,
+    pub(crate) stats: OpStats,
 }
 
 impl Session {
     pub(crate) fn new(engine: Engine, options: &SessionOptions) -> Result<Self> {
+        match engine.inner.after_loss() {
+            Some((engine, loss)) => Ok(Self { loss: Some(loss), ..Self::open(engine, options)? }),
+            None => Self::open(engine, options),
+        }
+    }
+
+    fn open(engine: Engine, options: &SessionOptions) -> Result<Self> {
         let (inner, c) = (&engine.inner, engine.config());
         let context = options.context.unwrap_or(c.context.min(4096));
         let most = 1 << 24;
@@ -125,6 +139,7 @@ impl Session {
             layers,
             h: device.hidden(batch, c.dim)?,
             x: device.hidden(batch, c.dim)?,
+            part: (!Arc::ptr_eq(device, &inner.cpu)).then(|| device.hidden(batch, c.dim)).transpose()?,
             picked: device.hidden(rows, c.dim)?,
             normed: device.hidden(rows, c.dim)?,
             logits: device.hidden(rows, vocab)?,
@@ -133,6 +148,11 @@ impl Session {
             wanted: Vec::with_capacity(rows),
             len: vec![0; options.sequences],
             pending: vec![None; options.sequences],
+            history: inner
+                .fallback
+                .as_ref()
+                .map(|_| (0..options.sequences).map(|_| Vec::with_capacity(context)).collect()),
+            loss: None,
             tokens: 0,
             stats: OpStats::default(),
             limits,
@@ -170,6 +190,9 @@ impl Session {
         if let Some(l) = self.len.get_mut(seq as usize) {
             *l = (*l).min(len);
             self.pending[seq as usize] = None;
+            if let Some(history) = &mut self.history {
+                history[seq as usize].truncate(len);
+            }
             self.layers.iter_mut().for_each(|run| run.attention.truncate(seq, len));
         }
     }
@@ -191,17 +214,30 @@ impl Session {
         self.step_observed(tokens, Some(observer))
     }
 
-    fn step_observed(&mut self, tokens: &[StepToken], observer: Option<&mut dyn Observer>) -> Result<()> {
+    fn step_observed(&mut self, tokens: &[StepToken], mut observer: Option<&mut dyn Observer>) -> Result<()> {
         if let Err(e) = self.plan(tokens) {
             self.wanted.clear(); // or old logits would pass for those of this step
             return Err(e);
         }
-        let result = self.compute(tokens, observer);
+        let mut watched = Watched::default();
+        let mut result = self.attempt(tokens, &mut watched, &mut observer);
+        if let Err(e) = &result
+            && self.engine.inner.is_loss(e)
+        {
+            result = match self.leave_device(e) {
+                Ok(true) => self.plan(tokens).and_then(|()| self.attempt(tokens, &mut watched, &mut observer)),
+                Ok(false) => result,
+                Err(e) => Err(e),
+            };
+        }
         let touched = |seq: usize| tokens.iter().any(|t| t.seq as usize == seq);
         match result {
             Ok(()) => {
-                for t in &self.batch {
+                for (t, token) in self.batch.iter().zip(tokens) {
                     self.len[t.seq as usize] = t.pos as usize + 1;
+                    if let Some(history) = &mut self.history {
+                        history[t.seq as usize].push(token.token);
+                    }
                 }
                 self.tokens += tokens.len() as u64;
             }
@@ -214,6 +250,48 @@ impl Session {
             }
         }
         result
+    }
+
+    fn attempt(
+        &mut self,
+        tokens: &[StepToken],
+        watched: &mut Watched,
+        observer: &mut Option<&mut dyn Observer>,
+    ) -> Result<()> {
+        match observer {
+            Some(observer) => self.compute(tokens, Some(&mut watched.by(&mut **observer))),
+            None => self.compute(tokens, None),
+        }
+    }
+
+    /// After the accelerator failed with `loss`: goes on with the CPU, from the sequences' tokens. False if that is not wanted.
+    fn leave_device(&mut self, loss: &Error) -> Result<bool> {
+        let Some((engine, loss)) = self.engine.inner.lose(loss)? else { return Ok(false) };
+        let Limits { tokens, sequences, context } = self.limits;
+        let logits = self.picked.max_tokens();
+        let mut fresh =
+            Self::open(engine, &SessionOptions { context: Some(context), batch: tokens, sequences, logits })?;
+        for (seq, history) in (0u32..).zip(self.history.iter().flatten()) {
+            for part in history.chunks(tokens) {
+                let step: Vec<_> = part.iter().map(|&token| StepToken { token, seq, logits: false }).collect();
+                fresh.step(&step)?;
+            }
+        }
+        // what is computed again is not counted again
+        (fresh.tokens, fresh.stats) = (self.tokens, self.stats);
+        for (new, old) in fresh.layers.iter_mut().zip(&self.layers) {
+            new.counts = old.counts;
+        }
+        fresh.pending = mem::take(&mut self.pending);
+        fresh.loss = Some(loss);
+        *self = fresh;
+        Ok(true)
+    }
+
+    /// What the accelerator said when it failed, if the session goes on without it (see
+    /// [`OnDeviceLoss::Cpu`](crate::OnDeviceLoss::Cpu)).
+    pub fn device_loss(&self) -> Option<&str> {
+        self.loss.as_deref()
     }
 
     /// Appends tokens to a sequence, in as many steps as it takes, and returns the logits after the last.
@@ -258,8 +336,9 @@ impl Session {
 
     /// What was done since the session began or [`reset_stats`](Self::reset_stats) was called.
     pub fn stats(&self) -> Stats {
-        let shares = |part: fn(&LayerRun) -> u64| {
-            self.layers.iter().map(|r| if r.neurons == 0 { 0.0 } else { part(r) as f32 / r.neurons as f32 }).collect()
+        let shares = |part: fn(&LayerCounts) -> u64| {
+            let share = |c: &LayerCounts| if c.neurons == 0 { 0.0 } else { part(c) as f32 / c.neurons as f32 };
+            self.layers.iter().map(|r| share(&r.counts)).collect()
         };
         let (tokens, bytes) = (self.tokens, self.stats.bytes);
         Stats { tokens, bytes, active: shares(|r| r.active), marked: shares(|r| r.marked), dense: shares(|r| r.dense) }
@@ -269,7 +348,7 @@ impl Session {
     pub fn reset_stats(&mut self) {
         self.tokens = 0;
         self.stats = OpStats::default();
-        self.layers.iter_mut().for_each(|l| (l.active, l.marked, l.dense, l.neurons) = (0, 0, 0, 0));
+        self.layers.iter_mut().for_each(|l| l.counts = LayerCounts::default());
     }
 
     /// The generated token that belongs at the end of `seq`, if the sequence is as [`set_pending`](Self::set_pending) left it.
@@ -315,48 +394,51 @@ impl Session {
         }
         Ok(())
     }
+}
 
-    fn compute(&mut self, tokens: &[StepToken], mut observer: Option<&mut dyn Observer>) -> Result<()> {
-        let inner = self.engine.inner.clone();
-        let (model, dim) = (&inner.model, inner.config.dim);
-        let (n, view) = (tokens.len(), model.embedding.view());
-        self.h.resize(n)?;
-        self.x.resize(n)?;
-        let decode = model.embedding.ty().info().decode;
-        for (t, row) in tokens.iter().zip(self.h.host_overwrite().chunks_exact_mut(dim)) {
-            decode(view.row(t.token as usize), row);
+/// What an observer has seen of a step, so that it sees nothing twice when the step is repeated.
+#[derive(Default)]
+struct Watched {
+    calls: usize,
+}
+
+impl Watched {
+    fn by<'a>(&'a mut self, observer: &'a mut dyn Observer) -> Again<'a> {
+        Again { skip: self.calls, watched: self, observer }
+    }
+}
+
+struct Again<'a> {
+    skip: usize,
+    watched: &'a mut Watched,
+    observer: &'a mut dyn Observer,
+}
+
+impl Again<'_> {
+    fn is_new(&mut self) -> bool {
+        match self.skip.checked_sub(1) {
+            Some(left) => {
+                self.skip = left;
+                false
+            }
+            None => {
+                self.watched.calls += 1;
+                true
+            }
         }
-        self.stats.bytes += (n * view.row_bytes()) as u64;
-        if let Some(positions) = &model.positions {
-            self.stats.bytes += positions.add(&self.batch, &mut self.h, &mut self.x)?;
+    }
+}
+
+impl Observer for Again<'_> {
+    fn inputs(&mut self, layer: usize, h: &[f32], x: &[f32]) {
+        if self.is_new() {
+            self.observer.inputs(layer, h, x);
         }
-        for (index, (layer, run)) in model.layers.iter().zip(&mut self.layers).enumerate() {
-            let mut step = LayerStep {
-                layer,
-                run,
-                index,
-                h: &mut self.h,
-                x: &mut self.x,
-                active: &mut self.active,
-                batch: &self.batch,
-                check: inner.check,
-                observer: observer.as_mut().map(|o| &mut **o as &mut dyn Observer),
-                bytes: &mut self.stats.bytes,
-            };
-            inner.arch.layer(&mut step)?;
-            self.stats += run.take_stats();
+    }
+
+    fn values(&mut self, layer: usize, values: &[f32]) {
+        if self.is_new() {
+            self.observer.values(layer, values);
         }
-        if self.wanted.is_empty() {
-            return Ok(());
-        }
-        self.picked.resize(self.wanted.len())?;
-        let h = self.h.host()?;
-        for (&i, row) in self.wanted.iter().zip(self.picked.host_overwrite().chunks_exact_mut(dim)) {
-            row.copy_from_slice(&h[i * dim..(i + 1) * dim]);
-        }
-        model.norm.apply(&mut self.picked, &mut self.normed, Write::Set)?;
-        model.head.apply(&mut self.normed, &mut self.logits, Write::Set)?;
-        self.stats.bytes += model.norm.bytes() + model.head.bytes();
-        Ok(())
     }
 }

@@ -3,7 +3,10 @@
 use crate::{Error, Result};
 use pi_core::{Matrix, QuantType, SharedBytes};
 use pi_gguf::{File, Kind, Metadata};
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Named tensors and metadata of a model. Implemented for [`pi_gguf::File`].
 pub trait WeightSource: Send + Sync {
@@ -45,6 +48,63 @@ impl WeightSource for File {
 
 fn known_types() -> String {
     QuantType::ALL.map(QuantType::name).join(", ")
+}
+
+/// Passes on what a source has, and remembers it.
+pub(crate) struct Keeping<'a> {
+    source: &'a dyn WeightSource,
+    seen: Mutex<HashMap<String, Matrix>>,
+}
+
+impl<'a> Keeping<'a> {
+    pub(crate) fn new(source: &'a dyn WeightSource) -> Self {
+        Self { source, seen: Mutex::default() }
+    }
+
+    /// What was asked for, in reach without the source. Bytes are shared with it.
+    pub(crate) fn kept(self) -> Kept {
+        let tensors = self.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Kept { metadata: self.source.metadata().clone(), kind: self.source.kind(), tensors }
+    }
+}
+
+impl WeightSource for Keeping<'_> {
+    fn metadata(&self) -> &Metadata {
+        self.source.metadata()
+    }
+
+    fn kind(&self) -> Kind {
+        self.source.kind()
+    }
+
+    fn matrix(&self, name: &str) -> Result<Option<Matrix>> {
+        let found = self.source.matrix(name)?;
+        if let Some(m) = &found {
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), m.clone());
+        }
+        Ok(found)
+    }
+}
+
+/// The tensors of a model that was loaded, to load it again.
+pub(crate) struct Kept {
+    metadata: Metadata,
+    kind: Kind,
+    tensors: HashMap<String, Matrix>,
+}
+
+impl WeightSource for Kept {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn matrix(&self, name: &str) -> Result<Option<Matrix>> {
+        Ok(self.tensors.get(name).cloned())
+    }
 }
 
 /// Reading conveniences over a [`WeightSource`].

@@ -2,70 +2,17 @@
 
 mod common;
 
-use common::{difference, exact, ids, logits_in, predicted_models};
+use common::{
+    difference, exact, ids, logits_in,
+    placed::{ALL, Hot, TOLERANCE, plan, sim, sim_of},
+    predicted_models,
+};
 use pi_core::{NeuronSet, QuantType, Serial};
-use pi_engine::{
-    Engine, EngineBuilder, LayerPlan, Observer, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken,
-};
+use pi_engine::{Engine, EngineBuilder, Observer, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken};
 use pi_gguf::File;
-use pi_sparse_cpu::{CpuDevice, Kernels};
-use pi_testkit::{
-    Random, TinyModel,
-    sim::{SimDevice, SimOptions},
-};
+use pi_sparse_cpu::{CpuDevice, Crossover, Kernels};
+use pi_testkit::{TinyModel, sim::SimOptions};
 use std::{sync::Arc, time::Instant};
-
-fn sim(options: SimOptions) -> Arc<SimDevice> {
-    let cpu = CpuDevice::new(Kernels::reference(), Arc::new(Serial));
-    Arc::new(SimDevice::new(Arc::new(cpu), options).expect("a thread"))
-}
-
-/// Which of a layer's neurons are hot.
-#[derive(Clone, Copy, Debug)]
-enum Hot {
-    None,
-    One,
-    Half,
-    All,
-    Random(u64),
-}
-
-impl Hot {
-    fn set(self, n: usize) -> NeuronSet {
-        let some = |keep: &mut dyn FnMut(usize) -> bool| {
-            NeuronSet::some(n, (0..n as u32).filter(|i| keep(*i as usize)).collect()).expect("ascending")
-        };
-        match self {
-            Hot::None => NeuronSet::none(n),
-            Hot::One => some(&mut |i| i == n / 3),
-            Hot::Half => some(&mut |i| i % 2 == 0),
-            Hot::All => NeuronSet::all(n),
-            Hot::Random(seed) => {
-                let mut random = Random(seed);
-                some(&mut |_| random.below(3) == 0)
-            }
-        }
-    }
-}
-
-fn plan(engine: &Engine, hot: Hot, dense: Side) -> Plan {
-    let c = engine.config();
-    let layers = (0..c.layers)
-        .map(|i| {
-            let hot = match hot {
-                Hot::Random(seed) => Hot::Random(seed + 100 * i as u64),
-                same => same,
-            };
-            LayerPlan { dense, hot: hot.set(c.neurons) }
-        })
-        .collect();
-    Plan { layers, head: dense }
-}
-
-const ALL: [Hot; 6] = [Hot::None, Hot::One, Hot::Half, Hot::All, Hot::Random(1), Hot::Random(2)];
-
-/// Two orders of adding up, nothing more.
-const TOLERANCE: f64 = 2e-5;
 
 fn agree(what: &str, file: &File, settings: &dyn Fn() -> EngineBuilder, tolerance: f64) {
     let cpu = settings().load(file).unwrap();
@@ -127,36 +74,70 @@ fn no_neuron_is_counted_twice_or_lost() {
     }
 }
 
-/// Paper §5.2: per hybrid layer, its input and its marks go down, the cold part goes up, and the host waits once.
+/// Paper §5.2: per hybrid layer, its input and its marks go down, the cold part goes up, and the host waits once; whatever is at
+/// home moves nothing. So it is for one token and for several.
 #[test]
 fn a_hybrid_layer_waits_once_and_a_hot_one_never() {
     let (_, model) = predicted_models().next().unwrap();
     let file = model.file();
     let cpu = exact().load(&file).unwrap();
     let layers = cpu.config().layers as u64;
-    for (hot, per_layer) in [(Hot::Half, (1, 2, 1)), (Hot::All, (0, 0, 0))] {
+    let (here, there) = (Side::Accelerator, Side::Cpu);
+    for (hot, dense, per_layer) in [
+        (Hot::Half, here, (1, 2, 1)),
+        (Hot::One, here, (1, 2, 1)),
+        (Hot::All, here, (0, 0, 0)),
+        (Hot::None, here, (1, 2, 1)),
+        (Hot::Half, there, (2, 1, 1)),
+        (Hot::All, there, (2, 1, 1)),
+        (Hot::None, there, (0, 0, 0)),
+    ] {
         let device = sim(SimOptions::default());
         let engine = exact()
             .sparsity(Sparsity::Predictor)
-            .accelerator(device.clone(), plan(&cpu, hot, Side::Accelerator))
+            .accelerator(device.clone(), plan(&cpu, hot, dense))
+            .load(&file)
+            .unwrap();
+        let mut s = engine.session(&SessionOptions { sequences: 8, ..Default::default() }).unwrap();
+        for tokens in [1, 2, 8, 1] {
+            let before = device.counts();
+            let step: Vec<_> = (0..tokens).map(|i| StepToken { token: 5 + i, seq: i, logits: false }).collect();
+            s.step(&step).unwrap();
+            let now = device.counts();
+            let (up, down, waits) =
+                (now.uploads - before.uploads, now.downloads - before.downloads, now.waits - before.waits);
+            // the tokens' embeddings go up as well
+            let first = u64::from(dense == here);
+            assert_eq!(
+                (up, down, waits),
+                (first + layers * per_layer.0, layers * per_layer.1, layers * per_layer.2),
+                "{hot:?}, {dense:?}, {tokens} tokens"
+            );
+        }
+    }
+}
+
+/// Above the crossover neither side looks at single neurons.
+#[test]
+fn long_prompts_run_dense_on_both_sides() {
+    let file = TinyModel { neuron_major: true, ..TinyModel::default() }.file();
+    let cpu = exact().load(&file).unwrap();
+    for (share, dense) in [(0.1, 1.0), (1.0, 0.0)] {
+        let crossover = Crossover::uniform(share);
+        let there = CpuDevice::new(Kernels::reference(), Arc::new(Serial)).with_crossover(crossover.clone());
+        let engine = exact()
+            .sparsity(Sparsity::Exact)
+            .crossover(crossover)
+            .accelerator(sim_of(there, SimOptions::default()), plan(&cpu, Hot::Half, Side::Accelerator))
             .load(&file)
             .unwrap();
         let mut s = engine.session(&SessionOptions::default()).unwrap();
-        let mut step = |logits| {
-            let before = device.counts();
-            s.step(&[StepToken { token: 5, seq: 0, logits }]).unwrap();
-            let now = device.counts();
-            (now.uploads - before.uploads, now.downloads - before.downloads, now.waits - before.waits)
-        };
-        for _ in 0..3 {
-            let (up, down, waits) = step(false);
-            // the token's embedding goes up as well
-            assert_eq!(
-                (up, down, waits),
-                (1 + layers * per_layer.0, layers * per_layer.1, layers * per_layer.2),
-                "{hot:?}"
-            );
-        }
+        // what was seen of the first prompt decides on the second
+        let tokens = ids(60, 8);
+        s.feed(0, &tokens[..20]).unwrap();
+        s.reset_stats();
+        s.feed(0, &tokens[20..]).unwrap();
+        assert_eq!(s.stats().dense_share(), Some(dense), "crossover at {share}");
     }
 }
 

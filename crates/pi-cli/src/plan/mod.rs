@@ -11,9 +11,9 @@ use crate::{
     predictor::PredictorFlags,
     writing::check_output,
 };
-use clap::{Args, ValueHint, value_parser};
+use clap::{Args, ValueEnum, ValueHint, value_parser};
 use pi_engine::{
-    Error, SessionOptions, Sparsity, arch,
+    Error, Schedule, SessionOptions, Sparsity, arch,
     pi_core::{Activation, KvType, KvTypes},
     pi_gguf::{AtomicFile, File},
     planner::{self, index_of_plan},
@@ -64,12 +64,24 @@ pub struct PlanFlags {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Print the graph of operators instead: what is computed where, what needs what, and what is moved
+    #[arg(long, value_enum, value_name = "mermaid|dot", conflicts_with = "json")]
+    graph: Option<Graph>,
     /// Draw which neurons are where
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     map: Option<PathBuf>,
     /// Write the neurons that go to the accelerator as PowerInfer's index (.gpuidx)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     write_gpu_index: Option<PathBuf>,
+}
+
+/// A language for graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Graph {
+    /// Mermaid.
+    Mermaid,
+    /// Graphviz.
+    Dot,
 }
 
 /// Plans, and shows the plan.
@@ -113,9 +125,15 @@ pub fn run(flags: &PlanFlags) -> Result {
     let request = asked.request(&setup, &*device, flags.vram_budget, &flags.neurons);
     let planned = planner::plan(&file, &request).map_err(failure)?;
     let mut out = Output::new();
-    match flags.json {
-        true => out.json(&json::Document::new(&flags.model, &planned))?,
-        false => out.write(text::page(&flags.model, &planned).as_bytes())?,
+    match flags.graph {
+        Some(graph) => {
+            let schedule = Schedule::of_file(&file, &planned.plan, flags.sparsity, &predictors, &*device);
+            let schedule = schedule.map_err(failure)?;
+            let text = if graph == Graph::Dot { schedule.dot() } else { schedule.mermaid() };
+            out.write(text.as_bytes())?;
+        }
+        None if flags.json => out.json(&json::Document::new(&flags.model, &planned))?,
+        None => out.write(text::page(&flags.model, &planned).as_bytes())?,
     }
     if let Some(path) = &flags.map {
         write(path, map::draw(&flags.model, &planned).as_bytes())?;

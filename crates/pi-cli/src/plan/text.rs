@@ -65,7 +65,7 @@ pub fn page(model: &Path, planned: &Planned) -> String {
     let seconds = planned.times.total();
     let _ = writeln!(page, "expected: {:.2} tokens/s, {:.3} ms per token", 1.0 / seconds, 1e3 * seconds);
     if let Some(choice) = &planned.choice {
-        let gap = choice.gap.map_or("no bound".into(), |gap| format!("within {:.4} % of the best", 100.0 * gap));
+        let gap = choice.gap.map_or("no bound".into(), |gap| format!("within {:.4} % of a bound", 100.0 * gap));
         let _ = writeln!(
             page,
             "neurons by: {} ({}), {gap}, {:.3} s",

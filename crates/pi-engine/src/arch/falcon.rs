@@ -4,8 +4,9 @@
 
 use super::{Architecture, Slot};
 use crate::{
-    Error, LayerStep, Result,
+    Error, Result,
     config::{Keys, ModelConfig, NormKind},
+    schedule::LayerOrder,
     source::WeightSource,
 };
 use pi_core::{Activation, Gating, RopeKind};
@@ -54,14 +55,14 @@ impl Architecture for Falcon {
     }
 
     /// Both branches see the layer's input: the FFN reads it first and adds last.
-    fn layer(&self, step: &mut LayerStep<'_>) -> Result<()> {
-        step.norm2()?;
-        step.mark()?;
-        step.start_ffn()?;
-        if !step.shares_norm() {
-            step.norm1()?;
+    fn layer(&self, order: &mut LayerOrder<'_>) {
+        order.norm2();
+        order.mark();
+        order.start_ffn();
+        if !order.shares_norm() {
+            order.norm1();
         }
-        step.attention()?;
-        step.finish_ffn()
+        order.attention();
+        order.finish_ffn();
     }
 }

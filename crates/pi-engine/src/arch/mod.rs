@@ -8,7 +8,7 @@ mod opt;
 use crate::{
     Error, Result,
     config::{Keys, ModelConfig},
-    layer::LayerStep,
+    schedule::LayerOrder,
     source::WeightSource,
 };
 
@@ -33,16 +33,13 @@ pub trait Architecture: Send + Sync {
     fn tensor(&self, slot: Slot, layer: usize) -> String {
         slot.default_name(layer)
     }
-    /// One layer. The default is the sequential pre-norm layer.
-    ///
-    /// # Errors
-    /// Whatever the operators report.
-    fn layer(&self, step: &mut LayerStep<'_>) -> Result<()> {
-        step.norm1()?;
-        step.attention()?;
-        step.norm2()?;
-        step.mark()?;
-        step.ffn()
+    /// The order of a layer's calls. The default is the sequential pre-norm layer.
+    fn layer(&self, order: &mut LayerOrder<'_>) {
+        order.norm1();
+        order.attention();
+        order.norm2();
+        order.mark();
+        order.ffn();
     }
 }
 

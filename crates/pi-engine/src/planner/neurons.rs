@@ -20,8 +20,8 @@ pub struct Choice {
     pub policy: Policy,
     /// The solver's name.
     pub solver: String,
-    /// How much better another choice could be, at most, as a share; `None` if the solver does not know. Where room for scratch is needed
-    /// layer by layer, it holds for the layers that got some.
+    /// How much better another choice of neurons could be, at most, as a share of what is maximised or minimised; `None` if the solver does
+    /// not know. The bound leaves out what scratch takes of the memory, so with little memory it is too careful.
     pub gap: Option<f64>,
     /// How long it took.
     pub elapsed: Duration,
@@ -139,14 +139,25 @@ pub(super) fn choose(ground: &Ground<'_>, notes: &mut Vec<String>) -> Result<Cho
     };
     let mut hot: Vec<_> = survey.layers.iter().map(|l| NeuronSet::none(l.ffn.neurons)).collect();
     let mut choice = Choice { policy, solver: "nothing".into(), gap: None, elapsed: Duration::ZERO, hot: Vec::new() };
-    if let Some(best) = best(ground, ranked(ground, of(true).collect()))? {
-        (choice.solver, choice.gap) = (best.placement.solver.clone(), best.placement.gap());
+    let divided = ranked(ground, of(true).collect());
+    let bound = bound(ground, &divided)?;
+    if let Some(best) = best(ground, divided)? {
+        choice.solver = best.placement.solver.clone();
         notes.extend(best.placement.remarks.iter().map(ToString::to_string));
         for (&i, set) in best.layers.iter().zip(best.placement.layers) {
             hot[i] = set;
         }
     }
     topup::fill(ground, &mut hot);
+    if let Some((problem, bound)) = bound {
+        let sets: Vec<_> = of(true).map(|i| hot[i].clone()).collect();
+        let [value, better] = match policy {
+            Policy::Time => problem.expected_time(&sets).map(|v| [v, v - bound])?,
+            _ => problem.impact(&sets).map(|v| [v, bound - v])?,
+        };
+        // neurons that were added one by one are no choice of whole groups, and may be worth more
+        choice.gap = Some(better.max(0.0) / value.max(bound).max(f64::MIN_POSITIVE));
+    }
     let whole = whole::fill(ground, of(false).collect(), ground.room.saturating_sub(ground.taken(&hot)));
     if !whole.is_empty() {
         choice.solver =
@@ -157,6 +168,19 @@ pub(super) fn choose(ground: &Ground<'_>, notes: &mut Vec<String>) -> Result<Cho
     choice.hot = hot;
     choice.elapsed = begun.elapsed();
     Ok(choice)
+}
+
+/// What no choice for these layers can be better than, and the problem that says so: scratch takes no memory in it. `None` if the
+/// solver does not know.
+fn bound(ground: &Ground<'_>, layers: &[usize]) -> Result<Option<(Problem, f64)>> {
+    if layers.is_empty() || !matches!(ground.request.policy, Policy::Time | Policy::Impact) {
+        return Ok(None);
+    }
+    let mut layers = layers.to_vec();
+    layers.sort_unstable();
+    let problem = ground.problem(&layers, ground.room)?;
+    let bound = ground.request.policy.solver().solve(&problem)?.bound;
+    Ok(bound.map(|bound| (problem, bound)))
 }
 
 /// Layers in the order in which they are given up when there is no room for everybody's scratch, the last first.
@@ -183,13 +207,15 @@ fn ranked(ground: &Ground<'_>, mut layers: Vec<usize>) -> Vec<usize> {
 fn best(ground: &Ground<'_>, ranked: Vec<usize>) -> Result<Option<Try>> {
     let mut best: Option<Try> = None;
     let better = |new: &Try, old: &Option<Try>| old.as_ref().is_none_or(|old| new.worth > old.worth);
-    let mut count = ranked.len();
-    while count > 0 {
+    let (mut count, mut worse) = (ranked.len(), 0);
+    while count > 0 && worse < 2 {
         let mut layers = ranked[..count].to_vec();
         layers.sort_unstable();
         let fixed: u64 = layers.iter().map(|&i| ground.fixed(i)).sum();
-        if let Some(new) = ground.solve(&layers)?.filter(|new| better(new, &best)) {
-            best = Some(new);
+        match ground.solve(&layers)? {
+            Some(new) if better(&new, &best) => (best, worse) = (Some(new), 0),
+            Some(_) => worse += 1,
+            None => {} // not even the scratch fits
         }
         if best.is_some() && (fixed <= ground.room / 32 || ground.request.policy == Policy::Nothing) {
             break;

@@ -1,6 +1,8 @@
 //! What the tests with tiny models share.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod placed;
+
 use pi_core::KvType;
 use pi_engine::{Engine, EngineBuilder, Error, Predictors, Session, SessionOptions, Sparsity, StepToken};
 use pi_gguf::{File, Kind};
