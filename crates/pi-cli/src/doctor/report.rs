@@ -283,14 +283,12 @@ impl Report {
                     .join(", "),
             ),
         ];
-        for (name, value) in rows {
+        // with --costs the memory's speed is not measured
+        for (name, value) in rows.into_iter().filter(|(name, _)| *name != "memory reads" || !self.types.is_empty()) {
             let _ = writeln!(t, "{name:<13} {value}");
         }
         self.costs.iter().for_each(|costs| t += &costs.text());
-        if !self.types.is_empty() {
-            t += &self.crossovers();
-        }
-        t
+        if self.types.is_empty() { t } else { t + &self.crossovers() }
     }
 
     fn crossovers(&self) -> String {
