@@ -33,6 +33,7 @@ mod inspect;
 mod layer;
 mod likeness;
 mod load;
+mod model;
 mod plan;
 pub mod planner;
 mod positions;
@@ -48,6 +49,7 @@ mod stop;
 pub mod tokenizer;
 #[cfg(feature = "train")]
 pub mod train;
+mod watched;
 
 pub use config::{ModelConfig, NormKind};
 pub use engine::{Engine, EngineBuilder};

@@ -7,10 +7,11 @@ use crate::{
     hybrid,
     layer::Layer,
     likeness,
+    model::Model,
     plan::{LayerPlan, Plan, Side},
     positions::Positions,
     predictors::{Parts, Predictors, gate},
-    schedule::{self, LayerShape, Marking, Schedule},
+    schedule::{self, LayerShape, Marking},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
 };
@@ -20,23 +21,6 @@ use pi_core::{
 };
 use rayon::prelude::*;
 use std::sync::Arc;
-
-/// A loaded model: immutable, shared by all sessions.
-#[derive(Clone)]
-pub(crate) struct Model {
-    pub embedding: Matrix,
-    pub positions: Option<Positions>,
-    pub layers: Vec<Layer>,
-    /// What a step runs.
-    pub schedule: Arc<Schedule>,
-    pub norm: Arc<dyn Dense>,
-    pub head: Arc<dyn Dense>,
-    pub sparsity: SparsityReport,
-    pub weight_bytes: u64,
-    /// What predictors of their own file are told by. See [`likeness`].
-    #[cfg_attr(not(feature = "train"), expect(dead_code))]
-    pub numbers: Arc<[f32]>,
-}
 
 /// What the loader needs to know beside the file.
 pub(crate) struct LoadOptions<'a> {
@@ -131,15 +115,6 @@ pub(crate) fn load(
     let schedule = Arc::new(schedule::build(&shapes, head_side, names, |order| arch.layer(order)));
     let numbers = numbers.into();
     Ok(Model { embedding, positions, layers, schedule, norm, head, sparsity, weight_bytes, numbers })
-}
-
-impl Model {
-    /// The same with a schedule for predictors that were put in.
-    pub(crate) fn rescheduled(mut self, arch: &dyn Architecture) -> Self {
-        let shapes: Vec<LayerShape> = self.layers.iter().map(|l| l.shape.clone()).collect();
-        self.schedule = Arc::new(self.schedule.with_shapes(&shapes, |order| arch.layer(order)));
-        self
-    }
 }
 
 /// What a file allows to be skipped.

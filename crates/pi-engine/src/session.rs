@@ -3,6 +3,7 @@
 use crate::{
     Engine, Error, Result,
     layer::{LayerCounts, LayerRun, Observer},
+    watched::Watched,
 };
 use pi_core::{ActiveSet, BatchToken, Hidden, Limits, OpStats, text::TokenId};
 use std::{mem, sync::Arc};
@@ -23,6 +24,23 @@ pub struct SessionOptions {
 impl Default for SessionOptions {
     fn default() -> Self {
         Self { context: None, batch: 512, sequences: 1, logits: 1 }
+    }
+}
+
+impl SessionOptions {
+    /// Checks the ranges of all settings, for a model that has learned so many positions.
+    pub(crate) fn check(&self, context: usize, positions: usize) -> Result<()> {
+        let most = 1 << 24;
+        let numbers =
+            [("context", context), ("batch", self.batch), ("sequences", self.sequences), ("logits", self.logits)];
+        if let Some((name, value)) = numbers.into_iter().find(|(_, value)| !(1..=most).contains(value)) {
+            return Err(Error::setting(name, format!("a number from 1 to {most}"), value));
+        }
+        if positions < context {
+            let expected = format!("at most {positions}, as many positions as the model has learned");
+            return Err(Error::setting("context", expected, context));
+        }
+        Ok(())
     }
 }
 
@@ -115,21 +133,7 @@ impl Session {
     fn open(engine: Engine, options: &SessionOptions) -> Result<Self> {
         let (inner, c) = (&engine.inner, engine.config());
         let context = options.context.unwrap_or(c.context.min(4096));
-        let most = 1 << 24;
-        for (name, value) in [
-            ("context", context),
-            ("batch", options.batch),
-            ("sequences", options.sequences),
-            ("logits", options.logits),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(Error::setting(name, format!("a number from 1 to {most}"), value));
-            }
-        }
-        if let Some(positions) = inner.model.positions.as_ref().filter(|p| p.len() < context) {
-            let expected = format!("at most {}, as many positions as the model has learned", positions.len());
-            return Err(Error::setting("context", expected, context));
-        }
+        options.check(context, inner.model.positions.as_ref().map_or(usize::MAX, |p| p.len()))?;
         let batch = options.batch.min(context.saturating_mul(options.sequences));
         let limits = Limits { tokens: batch, sequences: options.sequences, context };
         let layers = inner.model.layers.iter().map(|l| LayerRun::open(l, &limits)).collect::<Result<Vec<_>>>()?;
@@ -393,52 +397,5 @@ impl Session {
             return Err(Error::setting("logits of a step", format!("at most {room}"), self.wanted.len()));
         }
         Ok(())
-    }
-}
-
-/// What an observer has seen of a step, so that it sees nothing twice when the step is repeated.
-#[derive(Default)]
-struct Watched {
-    calls: usize,
-}
-
-impl Watched {
-    fn by<'a>(&'a mut self, observer: &'a mut dyn Observer) -> Again<'a> {
-        Again { skip: self.calls, watched: self, observer }
-    }
-}
-
-struct Again<'a> {
-    skip: usize,
-    watched: &'a mut Watched,
-    observer: &'a mut dyn Observer,
-}
-
-impl Again<'_> {
-    fn is_new(&mut self) -> bool {
-        match self.skip.checked_sub(1) {
-            Some(left) => {
-                self.skip = left;
-                false
-            }
-            None => {
-                self.watched.calls += 1;
-                true
-            }
-        }
-    }
-}
-
-impl Observer for Again<'_> {
-    fn inputs(&mut self, layer: usize, h: &[f32], x: &[f32]) {
-        if self.is_new() {
-            self.observer.inputs(layer, h, x);
-        }
-    }
-
-    fn values(&mut self, layer: usize, values: &[f32]) {
-        if self.is_new() {
-            self.observer.values(layer, values);
-        }
     }
 }

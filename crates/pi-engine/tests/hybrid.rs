@@ -124,7 +124,7 @@ fn long_prompts_run_dense_on_both_sides() {
     let cpu = exact().load(&file).unwrap();
     for (share, dense) in [(0.1, 1.0), (1.0, 0.0)] {
         let crossover = Crossover::uniform(share);
-        let there = CpuDevice::new(Kernels::reference(), Arc::new(Serial)).with_crossover(crossover.clone());
+        let there = CpuDevice::new(Kernels::reference(), Arc::new(Serial)).with_crossover(crossover);
         let engine = exact()
             .sparsity(Sparsity::Exact)
             .crossover(crossover)

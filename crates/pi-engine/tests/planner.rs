@@ -373,3 +373,27 @@ fn an_index_of_powerinfer_is_a_plan() {
     assert_eq!(device.used(), planned.memory.weights());
     assert_eq!(index_of_plan(&planned.plan, index.vram_capacity).unwrap(), index);
 }
+
+#[test]
+fn sessions_that_cannot_be_opened_are_no_panic_and_those_that_are_too_large_stay_on_the_cpu() {
+    let (file, device) = (TinyModel { neuron_major: true, ..TinyModel::default() }.file(), of_memory(0));
+    let most = 1 << 24;
+    for session in [
+        SessionOptions { batch: 0, ..SessionOptions::default() },
+        SessionOptions { sequences: most + 1, ..SessionOptions::default() },
+        SessionOptions { context: Some(usize::MAX), ..SessionOptions::default() },
+        SessionOptions { logits: 0, ..SessionOptions::default() },
+    ] {
+        let e = planner::plan(&file, &Request { session, ..Request::new(&*device, 1 << 30) }).unwrap_err().to_string();
+        assert!(e.contains("expected a number from 1 to 16777216"), "{e}");
+    }
+    let session = SessionOptions { context: Some(most), batch: most, sequences: most, logits: most };
+    let request = Request { session, ..Request::new(&*device, 1 << 30) };
+    let planned = planner::plan(&file, &request).unwrap();
+    assert!(!planned.plan.uses_accelerator() && planned.notes.iter().any(|n| n.contains("nothing is placed")));
+    assert!(planner::plan(&file, &Request { budget: u64::MAX, ..request }).unwrap().memory.total() > 0);
+    let opt = TinyModel { family: Family::Opt, tied: true, ..TinyModel::default() }.file();
+    let session = SessionOptions { context: Some(1 << 20), ..SessionOptions::default() };
+    let e = planner::plan(&opt, &Request { session, ..Request::new(&*device, 1 << 30) }).unwrap_err().to_string();
+    assert!(e.contains("as many positions as the model has learned"), "{e}");
+}

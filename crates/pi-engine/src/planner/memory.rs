@@ -16,7 +16,7 @@ pub struct LayerBytes {
     pub predictor: u64,
     /// Rows and biases of the hot neurons.
     pub neurons: u64,
-    /// Room for values of hot neurons, for their sum and for the sum of the CPU's part, for the largest step.
+    /// Room for values of hot neurons and for their sum, for the largest step.
     pub scratch: u64,
 }
 
@@ -81,7 +81,7 @@ impl MemoryUse {
             }
             if s.ffn.lacking.is_none() && !l.hot.is_empty() {
                 bytes.neurons = s.ffn.of(&l.hot);
-                bytes.scratch = survey.scratch(l.hot.len(), l.hot.is_all());
+                bytes.scratch = survey.scratch(l.hot.len());
             }
         }
         let output = match plan.head {
@@ -93,16 +93,16 @@ impl MemoryUse {
 }
 
 impl Survey {
-    /// What a session keeps near the device whatever is computed there.
+    /// What a session keeps near the device whatever is computed there: the residual stream, what operators take, what the CPU's neurons
+    /// add; picked rows, their norms and logits; marks.
     pub(super) fn hidden(&self) -> u64 {
         let (tokens, rows, dim) = (self.limits.tokens as u64, self.logits as u64, self.config.dim as u64);
         let marks = 8 * tokens * self.config.neurons.div_ceil(64) as u64;
-        4 * (2 * tokens * dim + 2 * rows * dim + rows * self.vocab as u64) + marks
+        4 * (3 * tokens * dim + 2 * rows * dim + rows * self.vocab as u64) + marks
     }
 
     /// What an FFN of `hot` neurons needs beside its weights.
-    pub(super) fn scratch(&self, hot: usize, all: bool) -> u64 {
-        let (tokens, dim) = (self.limits.tokens as u64, self.config.dim as u64);
-        4 * tokens * (hot as u64 + dim * if all { 1 } else { 2 })
+    pub(super) fn scratch(&self, hot: usize) -> u64 {
+        4 * self.limits.tokens as u64 * (hot + self.config.dim) as u64
     }
 }

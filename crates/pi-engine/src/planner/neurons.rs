@@ -43,7 +43,7 @@ pub(super) struct Ground<'a> {
 impl Ground<'_> {
     /// Bytes that a layer's FFN needs on the device as soon as it has a neuron there.
     fn fixed(&self, i: usize) -> u64 {
-        self.survey.scratch(0, false) + self.survey.layers[i].ffn.down_bias
+        self.survey.scratch(0) + self.survey.layers[i].ffn.down_bias
     }
 
     /// Bytes for one more neuron.
@@ -55,7 +55,7 @@ impl Ground<'_> {
     pub fn taken(&self, hot: &[NeuronSet]) -> u64 {
         let layer = |(set, l): (&NeuronSet, &LayerSurvey)| match set.is_empty() {
             true => 0,
-            false => l.ffn.of(set) + self.survey.scratch(set.len(), set.is_all()),
+            false => l.ffn.of(set) + self.survey.scratch(set.len()),
         };
         hot.iter().zip(&self.survey.layers).map(layer).sum()
     }

@@ -82,7 +82,8 @@ impl FfnSurvey {
 impl LayerSurvey {
     /// Bytes of what goes to the device together before any neurons.
     pub fn block(&self) -> u64 {
-        self.norms + self.attention + self.kv + self.predictor
+        // a cache may be of any size that somebody asks for
+        self.kv.saturating_add(self.norms + self.attention + self.predictor)
     }
 }
 
@@ -102,8 +103,9 @@ impl Survey {
         };
         let s = &request.session;
         let context = s.context.unwrap_or(config.context.min(positions).min(4096));
-        let limits =
-            Limits { tokens: s.batch.min(context.saturating_mul(s.sequences)), sequences: s.sequences, context };
+        s.check(context, positions)?;
+        let tokens = s.batch.min(context.saturating_mul(s.sequences));
+        let limits = Limits { tokens, sequences: s.sequences, context };
         let layers = (0..config.layers).map(|i| look.layer(i, &limits)).collect::<Result<_>>()?;
         let head = look.find(Slot::Output, 0)?.unwrap_or_else(|| embedding.clone());
         let head = HeadSurvey { bytes: head.size_bytes() as u64 + look.norm_bytes(), lacking: look.lacking([&head]) };

@@ -1,4 +1,4 @@
-//! What a solver leaves: it places groups of neurons, and reserves scratch that a layer without cold neurons does not need.
+//! What a solver leaves, because it places neurons in groups.
 
 use super::{Policy, neurons::Ground, times::Fires};
 use pi_core::NeuronSet;
@@ -81,12 +81,10 @@ fn complete(ground: &Ground<'_>, layers: &mut [Option<Layer>], room: &mut u64) {
         }
         let first = if layer.is_hot[0] { 0 } else { ground.survey.layers[i].ffn.down_bias };
         let more = (total - layer.hot) as u64 * ground.each(i) + first;
-        // the CPU's part is not added any more
-        let freed = ground.survey.scratch(0, false) - ground.survey.scratch(0, true);
         let all = layer.device + if host > 0.0 { layer.host / host * device } else { 0.0 };
         let slower = all + sync.all > layer.device.max(layer.host) + sync.split;
-        if more <= *room + freed && !(slower && ground.request.policy == Policy::Time) {
-            *room = *room + freed - more;
+        if more <= *room && !(slower && ground.request.policy == Policy::Time) {
+            *room -= more;
             layer.is_hot.fill(true);
             (layer.hot, layer.device, layer.host) = (total, all, 0.0);
         }

@@ -7,7 +7,7 @@ pub(super) fn fill(ground: &Ground<'_>, mut layers: Vec<usize>, mut room: u64) -
     let survey = ground.survey;
     let bytes = |i: usize| {
         let ffn = &survey.layers[i].ffn;
-        ffn.neurons as u64 * ffn.neuron() + ffn.down_bias + survey.scratch(ffn.neurons, true)
+        ffn.neurons as u64 * ffn.neuron() + ffn.down_bias + survey.scratch(ffn.neurons)
     };
     // seconds per token that are saved
     let gain = |i: usize| {
