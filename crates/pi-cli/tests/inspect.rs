@@ -312,11 +312,11 @@ fn a_profile_is_summed_up_and_a_damaged_one_is_named() {
     assert!(!page.out.contains("not complete"), "{}", page.out);
     let found = object(&call(["inspect".as_ref(), path.as_os_str(), "--json".as_ref()]));
     assert_eq!((&found["kind"], &found["tokens"], &found["complete"]), (&"profile".into(), &200.into(), &true.into()));
-    assert_eq!(found["bytes"], std::fs::metadata(&path).unwrap().len());
+    assert_eq!(found["bytes"], fs::metadata(&path).unwrap().len());
     assert_eq!(found["layers"].as_array().unwrap().len(), 6);
-    let mut bytes = std::fs::read(&path).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
     bytes[100] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    fs::write(&path, bytes).unwrap();
     let bad = call(["inspect".as_ref(), path.as_os_str()]);
     assert!(bad.code == Some(1) && bad.err.contains("demo.profile: byte") && bad.out.is_empty(), "{}", bad.err);
 }
