@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum, ValueHint, value_parser};
 use pi_convert::ConvertOptions;
 use pi_engine::{pi_core::QuantType, pi_gguf::Kind};
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
 };
@@ -69,12 +70,7 @@ pub fn convert(flags: &ConvertFlags) -> Result {
         (Some(Format::Pwri), _) | (None, Some(_)) => Kind::PowerInfer,
         (Some(Format::Gguf), _) | (None, None) => Kind::Gguf,
     };
-    let output = flags.output.clone().unwrap_or_else(|| {
-        let dir = std::path::absolute(&flags.dir).unwrap_or_else(|_| flags.dir.clone());
-        let name = dir.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
-        let end = if kind == Kind::PowerInfer { "powerinfer.gguf" } else { "gguf" };
-        flags.dir.join(format!("{name}.{end}"))
-    });
+    let output = flags.output.clone().unwrap_or_else(|| inside(&flags.dir, kind));
     let options = ConvertOptions {
         matrices: match flags.outtype {
             OutType::Auto => None,
@@ -98,9 +94,35 @@ pub fn convert(flags: &ConvertFlags) -> Result {
     write(&output, |progress| pi_convert::convert(&flags.dir, &output, &options, Some(progress)))
 }
 
+/// The folder's name, whatever it is made of, in the folder.
+fn inside(dir: &Path, kind: Kind) -> PathBuf {
+    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let mut name = whole.file_name().unwrap_or(OsStr::new("model")).to_owned();
+    name.push(if kind == Kind::PowerInfer { ".powerinfer.gguf" } else { ".gguf" });
+    dir.join(name)
+}
+
 /// The files in a folder, without models: these are made, not read, and may be made again.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let model = |path: &PathBuf| path.extension().is_some_and(|end| end == "gguf");
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|e| e.path()).filter(|path| path.is_file() && !model(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_folder_s_name() {
+        assert_eq!(inside(Path::new("a/b.c"), Kind::Gguf), Path::new("a/b.c/b.c.gguf"));
+        assert_eq!(inside(Path::new("a/b/"), Kind::PowerInfer), Path::new("a/b/b.powerinfer.gguf"));
+        assert_eq!(inside(Path::new("/"), Kind::Gguf), Path::new("/model.gguf"));
+        #[cfg(unix)]
+        {
+            use std::os::unix::ffi::OsStrExt;
+            let path = |bytes: &'static [u8]| Path::new(OsStr::from_bytes(bytes));
+            assert_eq!(inside(path(b"a/m\xff"), Kind::Gguf), path(b"a/m\xff/m\xff.gguf"));
+        }
+    }
 }

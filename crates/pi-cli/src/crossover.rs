@@ -1,8 +1,7 @@
-//! Where measured crossovers are kept: a JSON file in the user's cache folder, an entry per CPU, instruction set, number of threads
-//! and version of this program. `pi doctor` writes it, `pi run` and `pi bench` read it. Whatever is wrong with it costs speed
-//! at most, so it is said and passed over.
+//! Where measured crossovers are kept: a file of the [cache], an entry per CPU, instruction set, number of threads and version of
+//! this program. `pi doctor` writes it, `pi run` and `pi bench` read it.
 
-use crate::{machine, output::say};
+use crate::cache::{self, Key};
 use pi_engine::{
     pi_core::QuantType,
     pi_sparse_cpu::{Crossover, Isa},
@@ -10,40 +9,12 @@ use pi_engine::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    env, fs,
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
 };
 
-/// The variable that names another folder than the user's cache folder.
-const VARIABLE: &str = "PI_CACHE_DIR";
 const FILE: &str = "crossover.json";
 const VERSION: u32 = 1;
-/// A file larger than this is none of ours.
-const MOST: u64 = 1 << 20;
-
-#[derive(Serialize, Deserialize)]
-struct Contents {
-    version: u32,
-    entries: Vec<Entry>,
-}
-
-/// What a measurement holds for. Kernels change with the program, so its version counts too.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key {
-    program: String,
-    cpu: String,
-    isa: String,
-    threads: usize,
-}
-
-impl Key {
-    /// This machine and program, with these kernels and threads.
-    pub fn here(isa: Isa, threads: usize) -> Self {
-        let (program, cpu) = (env!("CARGO_PKG_VERSION").into(), machine::cpu_name());
-        Self { program, cpu, isa: isa.to_string(), threads }
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
@@ -68,25 +39,14 @@ impl Entry {
     }
 }
 
-/// The folder of what is kept between runs, whether it exists or not. `None` if the system has none.
-pub fn folder() -> Option<PathBuf> {
-    let given = env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
-    given.or_else(|| Some(dirs::cache_dir()?.join("pi")))
-}
-
 /// The file, whether it exists or not. `None` if the system has no cache folder.
 pub fn path() -> Option<PathBuf> {
-    folder().map(|folder| folder.join(FILE))
+    Some(cache::folder()?.join(FILE))
 }
 
 /// What was measured for these kernels and threads; `None` if nothing was. What is wrong with the file is said.
 pub fn stored(isa: Isa, threads: usize) -> Option<Crossover> {
-    let path = path()?;
-    find(&path, &Key::here(isa, threads)).unwrap_or_else(|why| {
-        let path = path.display();
-        say(&format!("note: {path} is ignored: {why} (`pi doctor` writes it anew)"));
-        None
-    })
+    cache::look(&path()?, |path| find(path, &Key::here(isa, threads)))
 }
 
 /// Keeps what was measured, beside what was measured for others.
@@ -94,47 +54,19 @@ pub fn stored(isa: Isa, threads: usize) -> Option<Crossover> {
 /// # Errors
 /// If it cannot be written.
 pub fn store(path: &Path, key: &Key, crossover: &Crossover) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut entries = read(path).ok().flatten().unwrap_or_default();
-    entries.retain(|e| e.key != *key);
-    entries.push(Entry::new(key, crossover));
-    // Readers see the old file or the new one, never a part.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer_pretty(&mut file, &Contents { version: VERSION, entries })?;
-    file.write_all(b"\n")?;
-    file.persist(path).map(drop).map_err(|e| e.error)
+    cache::put(path, VERSION, Entry::new(key, crossover), |e| e.key == *key)
 }
 
 fn find(path: &Path, key: &Key) -> Result<Option<Crossover>, String> {
-    let entries = read(path)?.unwrap_or_default();
+    let entries: Vec<Entry> = cache::read(path, VERSION)?.unwrap_or_default();
     entries.iter().find(|e| e.key == *key).map(Entry::crossover).transpose()
-}
-
-/// The entries; `None` without a file.
-fn read(path: &Path) -> Result<Option<Vec<Entry>>, String> {
-    match fs::metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
-        Ok(data) if data.len() > MOST => return Err(format!("it has {} bytes", data.len())),
-        Ok(_) => {}
-    }
-    let bytes = fs::read(path).map_err(|e| e.to_string())?;
-    // The version first: a later one may have other fields.
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
-    let Version { version } = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
-    if version != VERSION {
-        return Err(format!("it is of version {version}, not {VERSION}"));
-    }
-    serde_json::from_slice(&bytes).map(|c: Contents| Some(c.entries)).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::MOST;
+    use std::fs;
 
     fn key(threads: usize) -> Key {
         Key::here(Isa::Reference, threads)

@@ -13,13 +13,14 @@
 //! | `profile` | `pi profile`: how often neurons fire |
 //! | `progress` | how far a command is |
 //! | `machine` | CPU, caches, memory |
-//! | `crossover` | where measured crossovers are kept |
+//! | `cache`, `crossover`, `costs` | what was measured and is kept: in general, crossovers, figures for plans |
 //! | `placing`, `plan_cache` | what goes to an accelerator; where chosen neurons are kept |
 //! | `plan` | `pi plan`: what would go there |
 //! | `predictor` | which predictors are used |
 //! | `repack` | how much of the weights is kept a second time |
 //! | `train` | `pi train-predictor`: predictors for a model |
 //! | `prepare` | `pi prepare`: types, profile and predictors in one go |
+//! | `ablation` | `pi ablation`: what each part of the engine is worth |
 //! | `synth` | `pi synth`: writes a model for measurements |
 //! | `convert`, `quantize` | `pi convert`, `pi quantize`: write models from checkpoints, and with other number types |
 //! | `writing` | what these two share: progress, and the summary |
@@ -31,8 +32,11 @@
 //! Results go to standard output, everything else to standard error. A command that could not do its work ends with 1, one
 //! that was called wrongly with 2, one that was interrupted with 130.
 
+mod ablation;
 mod bench;
+mod cache;
 mod convert;
+mod costs;
 mod crossover;
 mod demo;
 mod doctor;
@@ -94,6 +98,8 @@ enum Command {
     Profile(Box<profile::ProfileFlags>),
     /// Show what this machine can do, and measure what is best for it
     Doctor(doctor::DoctorFlags),
+    /// Show what each part of the engine is worth on a device: dense, sparse, divided, placed
+    Ablation(Box<ablation::AblationFlags>),
     /// Show what of a model an accelerator would hold, and what that would bring
     Plan(Box<plan::PlanFlags>),
     /// Write a synthetic model whose neurons fire as often as asked
@@ -116,6 +122,7 @@ fn main() -> ExitCode {
         Command::Perplexity(flags) => perplexity::perplexity(&flags),
         Command::Profile(flags) => profile::profile(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
+        Command::Ablation(flags) => ablation::ablation(&flags),
         Command::Plan(flags) => plan::run(&flags),
         Command::Synth(flags) => synth::synth(&flags),
         Command::TrainPredictor(flags) => train::run(&flags),

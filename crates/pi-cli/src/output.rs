@@ -71,6 +71,18 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// A perplexity, or the error of one: four digits behind the point. That of a model which knows nothing may be anything, and has a power
+/// of ten from ten million on.
+pub fn perplexity(value: f64) -> String {
+    if value.abs() < 1e7 || !value.is_finite() { format!("{value:.4}") } else { format!("{value:.4e}") }
+}
+
+/// Percents with a sign, in the same way.
+pub fn growth(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent.abs() < 1e7 || !percent.is_finite() { format!("{percent:+.3} %") } else { format!("{percent:+.3e} %") }
+}
+
 /// Bytes as a person writes them: `1.85 MB`.
 pub fn size(bytes: u64) -> String {
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -95,6 +107,23 @@ mod tests {
         assert_eq!(printable("a\x1b[31mb\u{202e}c\u{7f}\u{9b}"), "a\\u{1b}[31mb\\u{202e}c\\u{7f}\\u{9b}");
         assert_eq!(printable("Željko's \"模型\" \\ e\u{301}"), "Željko's \"模型\" \\ e\u{301}");
         assert_eq!(printable("a\nb\r"), "a\\nb\\r");
+    }
+
+    #[test]
+    fn a_large_perplexity_has_a_power_of_ten_and_not_ninety_digits() {
+        for (value, text) in [
+            (12.34567, "12.3457"),
+            (9_999_999.0, "9999999.0000"),
+            (1.25e90, "1.2500e90"),
+            (f64::INFINITY, "inf"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(perplexity(value), text);
+        }
+        assert_eq!(
+            (growth(0.0123), growth(-0.5), growth(1e88)),
+            ("+1.230 %".into(), "-50.000 %".into(), "+1.000e90 %".into())
+        );
     }
 
     #[test]

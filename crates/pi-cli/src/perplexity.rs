@@ -5,7 +5,7 @@ use crate::{
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
     loading::{introduce, load, window, window_of},
-    output::{Output, say, size},
+    output::{self, Output, say, size},
     placing::PlacingFlags,
     predictor::PredictorFlags,
     progress::Progress,
@@ -111,7 +111,11 @@ pub fn perplexity(flags: &PerplexityFlags) -> Result {
     let (begun, mut bar) = (Instant::now(), None);
     let mut progress = |now: &Evaluation| {
         let bar = bar.get_or_insert_with(|| Progress::new(now.of as u64, "windows"));
-        let so_far = if now.windows > 0 { format!("perplexity {:.4}", now.perplexity()) } else { String::new() };
+        let so_far = if now.windows > 0 {
+            format!("perplexity {}", output::perplexity(now.perplexity()))
+        } else {
+            String::new()
+        };
         bar.show(now.windows as u64, &so_far);
         if interrupt.writing() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
@@ -143,9 +147,9 @@ fn options(flags: &PerplexityFlags, engine: &Engine) -> EvaluateOptions {
 fn summary(flags: &PerplexityFlags, found: &Evaluation) -> String {
     let score = &found.score;
     let mut text = format!(
-        "perplexity: {:.4} ± {:.4} ({} tokens of {} windows, mean negative log-likelihood {:.5})\n",
-        score.perplexity(),
-        score.perplexity_error(),
+        "perplexity: {} ± {} ({} tokens of {} windows, mean negative log-likelihood {:.5})\n",
+        output::perplexity(score.perplexity()),
+        output::perplexity(score.perplexity_error()),
         score.tokens,
         found.windows,
         score.mean_nll(),
@@ -155,14 +159,14 @@ fn summary(flags: &PerplexityFlags, found: &Evaluation) -> String {
         let [median, high, most] = c.kl_quantiles([0.5, 0.99, 1.0]);
         let _ = writeln!(
             text,
-            "compared with {} ({mode}): perplexity {:.4} ± {:.4}, so {:+.3} % ± {:.3} %\n\
+            "compared with {} ({mode}): perplexity {} ± {}, so {} ± {}\n\
              KL divergence: mean {:.6} ± {:.6}, median {median:.6}, 99 % {high:.6}, largest {most:.6}\n\
              same most likely token: {:.3} %",
-            crate::output::printable(&path.display().to_string()),
-            c.base.perplexity(),
-            c.base.perplexity_error(),
-            100.0 * c.perplexity_increase(),
-            100.0 * c.perplexity_increase_error(),
+            output::printable(&path.display().to_string()),
+            output::perplexity(c.base.perplexity()),
+            output::perplexity(c.base.perplexity_error()),
+            output::growth(c.perplexity_increase()),
+            output::growth(c.perplexity_increase_error()).trim_start_matches('+'),
             c.kl_mean(),
             c.kl_error(),
             100.0 * c.top1_agreement(),

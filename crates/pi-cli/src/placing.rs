@@ -1,8 +1,9 @@
 //! What of a model goes to an accelerator: the options of all commands that run one, and from them to a plan.
 
 use crate::{
+    costs::SIMULATED,
     failure::{Failure, Result},
-    kernels,
+    kernels, machine,
     output::{say, size},
     plan_cache::{self, Key},
 };
@@ -88,9 +89,11 @@ pub fn gib(text: &str) -> Result<u64, String> {
     value.and_then(|v| Memory::gib(v).ok()).ok_or_else(|| "expected a number of GiB from 0 on".into())
 }
 
-/// Figures of this machine that times are made of.
-pub fn costs() -> Costs {
-    Costs::default()
+/// Figures of this machine that times are made of: what pi doctor measured with all cores, of the CPU and of this device.
+fn costs(device: &dyn Device) -> Costs {
+    // What PI_ISA must not be is said by those who load the model.
+    let isa = kernels::forced().ok().flatten().unwrap_or_else(Kernels::best).isa();
+    crate::costs::stored(isa, machine::usable_cores(), Some(&device.info().name))
 }
 
 impl PlacingFlags {
@@ -178,7 +181,7 @@ const DEFAULT_MEMORY: u64 = 1 << 30;
 pub fn simulated(memory: u64) -> Result<Arc<dyn Device>> {
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let cpu = CpuDevice::new(kernels, Arc::new(Serial));
-    let options = SimOptions { name: "simulated".into(), memory, ..SimOptions::default() };
+    let options = SimOptions { name: SIMULATED.into(), memory, ..SimOptions::default() };
     let device = SimDevice::new(Arc::new(cpu), options).map_err(|e| Failure::Work(format!("simulated device: {e}")))?;
     Ok(Arc::new(device))
 }
@@ -230,7 +233,7 @@ impl Asked {
             activation: setup.activation,
             profile: self.profile.as_ref(),
             fingerprint: Some(self.fingerprint),
-            costs: costs(),
+            costs: costs(device),
             policy: if flags.disable_gpu_index { Policy::Nothing } else { flags.policy.unwrap_or_default() },
             hot: self.hot.as_deref(),
             ..Request::new(device, budget)

@@ -1,7 +1,7 @@
 //! Where chosen neurons are kept: neuron index files in the user's cache folder, named by a hash of everything that they depend on.
 //! Whatever is wrong with one costs time at most, so it is said and passed over.
 
-use crate::{crossover, output::say};
+use crate::{cache, output::say};
 use pi_engine::{
     pi_gguf::{File, NeuronIndex},
     pi_predictor::profile::{Profile, fingerprint},
@@ -40,7 +40,7 @@ impl Key {
 
     /// The file, whether it exists or not. `None` if the system has no cache folder.
     fn path(&self) -> Option<PathBuf> {
-        Some(crossover::folder()?.join("plans").join(format!("{:016x}.gpuidx", self.0)))
+        Some(cache::folder()?.join("plans").join(format!("{:016x}.gpuidx", self.0)))
     }
 }
 

@@ -7,7 +7,10 @@ use crate::{
 use clap::{Args, ValueHint, value_parser};
 use pi_convert::{FileType, QuantizeOptions};
 use pi_engine::{pi_core::QuantType, pi_gguf::File};
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 /// The options of `pi quantize`.
 #[derive(Args, Debug)]
@@ -92,11 +95,19 @@ fn refuse_types(flags: &QuantizeFlags) -> Result<()> {
 
 /// `model.gguf` as Q4_0 is `model.Q4_0.gguf`; what PowerInfer's files have behind their names stays there.
 fn beside(input: &Path, ty: Option<FileType>) -> PathBuf {
-    let name = input.file_name().unwrap_or_default().to_string_lossy();
-    let end = [".powerinfer.gguf", ".gguf"].into_iter().find(|end| name.ends_with(end)).unwrap_or("");
-    let stem = name.strip_suffix(end).unwrap_or(&name);
-    let end = if end.is_empty() { ".gguf" } else { end };
-    input.with_file_name(format!("{stem}.{}{end}", ty.map_or("COPY", FileType::name)))
+    let (whole, ends) = (Path::new(input.file_name().unwrap_or_default()), |path: &Path, end| {
+        path.extension() == Some(OsStr::new(end))
+    });
+    let stem = |path: &Path| PathBuf::from(path.file_stem().unwrap_or_default());
+    let (name, end) = match whole {
+        name if !ends(name, "gguf") => (name.to_owned(), ".gguf"),
+        name if ends(&stem(name), "powerinfer") => (stem(&stem(name)), ".powerinfer.gguf"),
+        name => (stem(name), ".gguf"),
+    };
+    // names need not be UTF-8
+    let mut name = name.into_os_string();
+    name.push(format!(".{}{end}", ty.map_or("COPY", FileType::name)));
+    input.with_file_name(name)
 }
 
 #[cfg(test)]
@@ -109,8 +120,18 @@ mod tests {
             ("a/model.gguf", Some(FileType::Q4_0), "a/model.Q4_0.gguf"),
             ("a/x.powerinfer.gguf", Some(FileType::Q4_K_M), "a/x.Q4_K_M.powerinfer.gguf"),
             ("model", None, "model.COPY.gguf"),
+            ("a/x.v1.gguf", None, "a/x.v1.COPY.gguf"),
         ] {
             assert_eq!(beside(Path::new(input), ty), Path::new(output));
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_name_that_is_not_utf_8_keeps_its_bytes() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = |bytes: &'static [u8]| Path::new(OsStr::from_bytes(bytes));
+        assert_eq!(beside(path(b"a/m\xff.gguf"), Some(FileType::Q4_0)), path(b"a/m\xff.Q4_0.gguf"));
+        assert_eq!(beside(path(b"\xfe.powerinfer.gguf"), None), path(b"\xfe.COPY.powerinfer.gguf"));
     }
 }

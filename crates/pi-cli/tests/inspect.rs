@@ -296,3 +296,27 @@ fn control_sequences_in_names_and_values_do_not_reach_the_terminal() {
     let said = common::said(pi().args(["run", "-p", "x", "-m"]).arg(&path));
     assert!(said.code == Some(1) && said.err.chars().all(printable), "{:?}", said.err);
 }
+
+#[test]
+fn a_profile_is_summed_up_and_a_damaged_one_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("demo.profile");
+    let (model, text) = (demo(), repository("models/tiny-reglu-6m/text/eval.txt"));
+    let words = ["profile".as_ref(), model.as_os_str(), "--text".as_ref(), text.as_os_str(), "--tokens".as_ref()];
+    let rest = ["200".as_ref(), "-o".as_ref(), path.as_os_str()];
+    let counted = call(words.into_iter().chain(rest));
+    assert_eq!(counted.code, Some(0), "{}", counted.err);
+    let page = call(["inspect".as_ref(), path.as_os_str()]);
+    assert_eq!(page.code, Some(0), "{}", page.err);
+    assert!(page.out.contains("profile of pi, ") && page.out.ends_with(&counted.out), "{}", page.out);
+    assert!(!page.out.contains("not complete"), "{}", page.out);
+    let found = object(&call(["inspect".as_ref(), path.as_os_str(), "--json".as_ref()]));
+    assert_eq!((&found["kind"], &found["tokens"], &found["complete"]), (&"profile".into(), &200.into(), &true.into()));
+    assert_eq!(found["bytes"], fs::metadata(&path).unwrap().len());
+    assert_eq!(found["layers"].as_array().unwrap().len(), 6);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let bad = call(["inspect".as_ref(), path.as_os_str()]);
+    assert!(bad.code == Some(1) && bad.err.contains("demo.profile: byte") && bad.out.is_empty(), "{}", bad.err);
+}

@@ -3,12 +3,16 @@
 mod common;
 
 use common::{Said, call, demo, names, object, repository};
-use std::{ffi::OsStr, fs, path::Path};
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
 
 const QUICK: &str = "--samples 600 --epochs 2 --rank 32 -c 64 -b 48";
 
 /// A text of a few hundred tokens, which the demo model knows.
-fn text(folder: &Path) -> std::path::PathBuf {
+fn text(folder: &Path) -> PathBuf {
     let path = folder.join("text.txt");
     let all = fs::read(repository("models/tiny-reglu-6m/text/profile.txt")).unwrap();
     fs::write(&path, &all[..6000]).unwrap();
@@ -88,4 +92,74 @@ fn what_cannot_be_prepared_is_said_at_once_and_leaves_nothing() {
     }
     let said = prepare(&demo(), &folder.path().join("text.txt"), "");
     assert!(said.code == Some(1) && said.err.contains("this is a text"), "{}", said.err);
+}
+
+/// With the model that it belongs to, a profile is replaced; that of another one, or what is no profile, is dear to somebody.
+#[test]
+fn the_profile_of_another_model_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, profile) = (folder.path().join("out.gguf"), folder.path().join("out.gguf.profile"));
+    let quick = "--samples 200 --epochs 1 --kinds sign --loss 100 -c 64 -b 48";
+    let text = text(folder.path());
+    let counted = call(
+        ["profile".as_ref(), demo().as_os_str(), "--text".as_ref(), text.as_os_str(), "--tokens".as_ref()]
+            .into_iter()
+            .chain(["100".as_ref(), "-o".as_ref(), profile.as_os_str()]),
+    );
+    assert_eq!(counted.code, Some(0), "{}", counted.err);
+    let others = fs::read(&profile).unwrap();
+    for (contents, expected) in
+        [(&others[..], "it is a profile of another model"), (b"a diary", "cannot be read as a profile")]
+    {
+        fs::write(&profile, contents).unwrap();
+        let said = prepare(&demo(), &output, quick);
+        assert!(said.code == Some(1) && said.err.contains(expected), "{}", said.err);
+        assert_eq!(fs::read(&profile).unwrap(), contents);
+        assert_eq!(names(folder.path()), ["out.gguf.profile", "text.txt"], "nothing was begun");
+    }
+    fs::remove_file(&profile).unwrap();
+    for _ in 0..2 {
+        let said = prepare(&demo(), &output, quick);
+        assert_eq!(said.code, Some(0), "its own is replaced: {}", said.err);
+    }
+}
+
+/// Wherever it is interrupted, the same command goes on, and what comes out is what would have come out.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_preparation_goes_on_to_the_same_model() {
+    use std::{process::Stdio, time::Duration};
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, output) = (folder.path().join("whole.gguf"), folder.path().join("out.gguf"));
+    let quick = format!("{QUICK} --type q8_0 --loss 100 --kinds mlp");
+    assert_eq!(prepare(&demo(), &whole, &quick).code, Some(0));
+    let (text, partial) = (text(folder.path()), folder.path().join("out.gguf.partial"));
+    let start = || {
+        let model = demo();
+        let paths = ["prepare".as_ref(), model.as_os_str(), "--text".as_ref(), text.as_os_str(), "-o".as_ref()];
+        let mut command = common::pi();
+        command.args(paths.into_iter().chain([output.as_os_str()])).args(quick.split_whitespace());
+        command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let has = |part: &str| partial.is_dir() && names(&partial).iter().any(|name| name.starts_with(part));
+    // after the model of other types is there, so while neurons are counted; after a layer was trained
+    for (part, signal) in [("base-", "-INT"), ("layer-", "-TERM")] {
+        let mut child = start();
+        while !has(part) {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before there was {part}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{part}");
+        assert!(has(part) && !output.exists(), "{part}: {:?}", names(folder.path()));
+        assert!(has("profile"), "what was counted is kept");
+    }
+    let said = prepare(&demo(), &output, &quick);
+    assert!(said.code == Some(0) && said.err.contains("earlier run"), "{}", said.err);
+    assert!(!partial.exists());
+    assert!(fs::read(&output).unwrap() == fs::read(&whole).unwrap(), "the same model");
+    let profile =
+        |of: &Path| fs::read(of.with_file_name(of.file_name().unwrap().to_str().unwrap().to_owned() + ".profile"));
+    assert_eq!(profile(&output).unwrap().len(), profile(&whole).unwrap().len());
 }

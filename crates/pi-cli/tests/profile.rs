@@ -84,10 +84,42 @@ fn counting_goes_on_where_it_was_left_as_if_it_had_never_stopped() {
     assert_eq!(run(&["--text", &prof, "--tokens", "1270", "--resume"]), once, "texts that are not named are kept");
     // the same once more changes nothing, also where a text is named twice, or less of it is wanted
     assert_eq!(run(&["--text", &prof, "--text", &prof, "--tokens", "1270", "--resume"]), once);
+    let twice = profile(&["-c", "128", "--text", &prof, "--text", &eval, "--text", &prof, "--tokens", "127"]);
+    assert!(
+        twice.err.contains("note: profile.txt is the same text as profile.txt: it is counted once"),
+        "{}",
+        twice.err
+    );
+    assert!(!twice.err.contains("eval.txt is the same"), "{}", twice.err);
     let less = run(&["--text", &prof, "--tokens", "10", "--resume"]);
     assert_eq!(less, once);
     // without --resume it begins anew
     assert_eq!(run(&["--text", &eval, "--tokens", "254"]).merged().tokens(), 254);
+}
+
+/// A chunk that `--tokens` cut short stays as it was counted, and what that means is said.
+#[test]
+fn going_on_after_a_number_of_tokens_that_is_no_multiple_of_the_chunk_is_said() {
+    let (_folder, path, name) = folder();
+    let eval = text("eval");
+    let run = |tokens: &str, more: &[&str]| {
+        let said = profile(&[&["-c", "128", "-o", &name, "--text", &eval, "--tokens", tokens], more].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        (said.err, read(&path).texts()[0].clone())
+    };
+    let (said, _) = run("200", &[]);
+    assert!(!said.contains("chunk of their own"), "{said}");
+    let (said, now) = run("100", &["--resume"]);
+    assert!(said.contains("note: eval.txt: 200 of its tokens are counted already, which stay, not 100"), "{said}");
+    assert_eq!((now.position, now.length), (200, 200));
+    let (said, now) = run("254", &["--resume"]);
+    assert!(
+        said.contains("note: eval.txt: the 73 tokens before token 200") && said.contains("Multiples of 127"),
+        "{said}"
+    );
+    assert_eq!(now.position, 254);
+    let (said, now) = run("508", &["--resume"]);
+    assert!(!said.contains("chunk of their own") && now.position == 508, "{said}");
 }
 
 #[cfg(unix)]

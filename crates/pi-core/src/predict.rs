@@ -20,6 +20,43 @@ pub trait Predictor: Send + Sync {
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>>;
 }
 
+/// The four answers of a [`Predictor`] that are those of another one, its field: for predictors that watch, move or delay what the other
+/// does. `open` remains to be written.
+///
+/// ```
+/// use pi_core::{Limits, Predictor, PredictorRun, Result, answers_of};
+/// use std::sync::Arc;
+///
+/// struct Named(Arc<dyn Predictor>);
+///
+/// impl Predictor for Named {
+///     answers_of!(0);
+///     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>> {
+///         self.0.clone().open(limits)
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! answers_of {
+    ($field:tt) => {
+        fn kind(&self) -> &str {
+            self.$field.kind()
+        }
+
+        fn dim(&self) -> usize {
+            self.$field.dim()
+        }
+
+        fn neurons(&self) -> usize {
+            self.$field.neurons()
+        }
+
+        fn bytes(&self) -> u64 {
+            self.$field.bytes()
+        }
+    };
+}
+
 /// A predictor in a session: owns its scratch memory.
 pub trait PredictorRun: Send {
     /// Marks for each token the neurons that may fire. Both inputs are `[tokens, dim]`: `h` is the residual stream before the

@@ -18,7 +18,7 @@
 use crate::{Engine, Error, Observer, Result, Session, SessionOptions, StepToken};
 use pi_core::{Activation, text::TokenId};
 use pi_gguf::{AtomicFile, File};
-use pi_predictor::profile::{Counts, Profile, fingerprint};
+use pi_predictor::profile::{Counts, MAGIC, Profile, fingerprint};
 use std::{
     fs,
     io::{self, Read},
@@ -160,7 +160,7 @@ pub fn load(path: &Path) -> Result<Profile> {
     let mut bytes = Vec::new();
     // What is no profile is not read to its end.
     (&mut file).take(8).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes == *b"pi-prof\n" {
+    if bytes == *MAGIC {
         file.read_to_end(&mut bytes).map_err(failed)?;
     }
     Profile::read(&bytes).map_err(|source| Error::Profile { path: path.display().to_string(), source })

@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 /// Most numbers that a range may stand for.
 const MOST: usize = 1000;
+/// The largest number.
+const LARGEST: usize = 1 << 24;
 
 /// The numbers of one option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,14 @@ impl Numbers {
 /// `7`, `1-4`, `0-8+2` or `1-8*2`.
 fn range(text: &str) -> Result<Vec<usize>, String> {
     let expected = || format!("expected numbers as in 128,512 or 1-4 or 0-8+2 or 128-1024*2, not '{text}'");
-    let number = |t: &str| t.trim().parse::<usize>().ok().filter(|n| *n <= 1 << 24).ok_or_else(expected);
+    let number = |t: &str| {
+        let digits = t.trim();
+        match digits.parse::<usize>() {
+            Ok(n) if n <= LARGEST => Ok(n),
+            Err(_) if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) => Err(expected()),
+            _ => Err(format!("expected numbers of at most {LARGEST}, not {digits}")),
+        }
+    };
     let Some((first, rest)) = text.split_once('-') else { return Ok(vec![number(text)?]) };
     let (last, step, times) = match (rest.split_once('+'), rest.split_once('*')) {
         (Some((last, step)), None) => (last, number(step)?, 1),
@@ -41,8 +50,13 @@ fn range(text: &str) -> Result<Vec<usize>, String> {
     while at <= last {
         found.push(at);
         let next = at * times + step;
-        if next <= at || found.len() > MOST {
+        if next <= at {
             return Err(expected());
+        }
+        if next <= last && found.len() >= MOST {
+            return Err(format!(
+                "expected a range of at most {MOST} numbers, not '{text}' (-{last}+STEP makes larger steps)"
+            ));
         }
         at = next;
     }
@@ -90,6 +104,17 @@ mod tests {
         {
             assert!(bad.parse::<Numbers>().is_err(), "{bad}");
         }
+        for (over, said) in [
+            ("99999999999", "at most 16777216"),
+            ("99999999999999999999999", "at most 16777216"),
+            ("1-16777217*2", "at most 16777216"),
+            ("0-1000", "at most 1000 numbers"),
+        ] {
+            let e = over.parse::<Numbers>().unwrap_err();
+            assert!(e.contains(said), "{over}: {e}");
+        }
+        assert_eq!("16777216".parse::<Numbers>().unwrap().0, [LARGEST]);
+        assert_eq!("1-1000".parse::<Numbers>().unwrap().0.len(), MOST);
         assert_eq!("512,128".parse(), Ok(Pair(512, 128)));
         assert!(["512", "1,2,3", "a,b"].iter().all(|t| t.parse::<Pair>().is_err()));
     }

@@ -41,7 +41,8 @@ pub struct ModelFlags {
     /// Model files, with commas between them or the option several times [default: the demo model of the repository]
     #[arg(short, long, value_name = "FILE,…", value_hint = ValueHint::FilePath)]
     model: Vec<PathBuf>,
-    /// Lengths of prompts to time, as in 128,512 or 128-1024*2; 0 for none [default: 512]
+    /// Lengths of prompts to time, as in 128,512 or 128-1024*2; 0 for none [default: 512]. Numbers go up to 16777216, and a
+    /// range may stand for 1000 of them
     #[arg(short = 'p', long, value_name = "N,…", allow_hyphen_values = true)]
     n_prompt: Vec<Numbers>,
     /// Numbers of generated tokens to time; 0 for none [default: 128]

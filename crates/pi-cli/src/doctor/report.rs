@@ -2,15 +2,17 @@
 
 use super::crossing::Found;
 use crate::{
+    costs::measure::Link,
     machine::{self, Cache},
     output::size,
 };
 use pi_engine::{
+    costs::{Figure, Origin, SideCosts},
     pi_core::{Form, QuantType},
     pi_sparse_cpu::{Activations, Isa, Kernels},
 };
 use serde::Serialize;
-use std::{fmt::Write, ptr::fn_addr_eq};
+use std::{collections::BTreeMap, fmt::Write, ptr::fn_addr_eq, time::Duration};
 
 /// Bytes per second read from memory.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -21,7 +23,7 @@ pub struct Memory {
     pub all: f64,
 }
 
-/// Where crossovers were stored, and what went wrong.
+/// Where figures were stored, and what went wrong.
 #[derive(Serialize)]
 pub struct Stored {
     pub path: String,
@@ -41,8 +43,103 @@ pub struct Report {
     isa_forced: bool,
     threads: usize,
     backends: Vec<Backend>,
+    /// Empty if crossovers were not asked for.
     types: Vec<TypeReport>,
     crossover_file: Option<Stored>,
+    /// Of the CPU, and of the accelerator if there is one.
+    costs: Vec<CostsReport>,
+}
+
+/// What plans are made of, for one side.
+#[derive(Serialize)]
+pub struct CostsReport {
+    /// Null for the CPU.
+    device: Option<&'static str>,
+    /// What a dense matrix of a token is read with.
+    bytes_per_second: FigureReport,
+    /// What neurons that fire here and there are read with, by type.
+    neuron_bytes_per_second: BTreeMap<&'static str, FigureReport>,
+    /// Of an accelerator with memory of its own: what moves go with, and how long a wait for a small result takes.
+    link_bytes_per_second: Option<f64>,
+    sync_seconds: Option<f64>,
+    /// Why some were not measured.
+    missing: Vec<String>,
+    /// What measuring took.
+    seconds: f64,
+    file: Option<Stored>,
+}
+
+#[derive(Serialize)]
+struct FigureReport {
+    value: f64,
+    /// `measured` or `assumed`.
+    origin: &'static str,
+}
+
+impl From<Figure> for FigureReport {
+    fn from(f: Figure) -> Self {
+        let origin = match f.origin {
+            Origin::Measured => "measured",
+            Origin::Assumed => "assumed",
+        };
+        Self { value: f.value.round(), origin }
+    }
+}
+
+impl CostsReport {
+    pub fn new(
+        device: Option<&'static str>,
+        side: &SideCosts,
+        link: Option<Link>,
+        missing: Vec<String>,
+        time: Duration,
+        file: Option<Stored>,
+    ) -> Self {
+        Self {
+            device,
+            link_bytes_per_second: link.map(|l| l.bandwidth.round()),
+            sync_seconds: link.map(|l| l.sync),
+            bytes_per_second: side.bandwidth.into(),
+            neuron_bytes_per_second: QuantType::ALL.map(|ty| (ty.name(), side.neurons(ty).into())).into(),
+            missing,
+            seconds: time.as_secs_f64(),
+            file,
+        }
+    }
+
+    fn text(&self) -> String {
+        let shown = |f: &FigureReport| match f.origin {
+            "measured" => format!("{:.1}", f.value / 1e9),
+            other => format!("{:.1} ({other})", f.value / 1e9),
+        };
+        let neurons = self.neuron_bytes_per_second.iter();
+        let neurons: Vec<_> = neurons.map(|(name, f)| format!("{name} {}", shown(f))).collect();
+        let mut t = format!(
+            "\nWhat plans are made of, {}, in GB/s (measured in {:.1} s): dense matrices {}, picked neurons\n",
+            self.device.map_or("CPU".into(), |name| format!("accelerator {name}")),
+            self.seconds,
+            shown(&self.bytes_per_second)
+        );
+        neurons.chunks(8).for_each(|line| {
+            let _ = writeln!(t, "  {}", line.join(", "));
+        });
+        if let (Some(link), Some(sync)) = (self.link_bytes_per_second, self.sync_seconds) {
+            let _ = writeln!(t, "  moves {:.1}; a wait takes {:.0} µs", link / 1e9, sync * 1e6);
+        }
+        self.missing.iter().for_each(|why| {
+            let _ = writeln!(t, "  not measured: {why}");
+        });
+        t + &where_to("figures", self.file.as_ref())
+    }
+}
+
+/// Where something was stored, or why not.
+fn where_to(what: &str, stored: Option<&Stored>) -> String {
+    match stored {
+        None => format!("The system has no cache folder: {what} were not stored (PI_CACHE_DIR names one)\n"),
+        Some(Stored { path, error: None }) => format!("The {what} are stored in {path}\n"),
+        Some(Stored { path, error: Some(e) }) => format!("The {what} could not be stored in {path}: {e}\n"),
+    }
 }
 
 #[derive(Serialize)]
@@ -98,6 +195,7 @@ impl Report {
         memory: Option<Memory>,
         found: &[Found],
         crossover_file: Option<Stored>,
+        costs: Vec<CostsReport>,
     ) -> Self {
         let ram = machine::memory();
         let tables: Vec<_> = Isa::available().into_iter().filter_map(|isa| Kernels::for_isa(isa).ok()).collect();
@@ -131,6 +229,7 @@ impl Report {
             backends: vec![Backend { name: "cpu", built: true }, Backend { name: "cuda", built: false }],
             types: found.iter().map(of_type).collect(),
             crossover_file,
+            costs,
         }
     }
 
@@ -184,9 +283,16 @@ impl Report {
                     .join(", "),
             ),
         ];
-        for (name, value) in rows {
+        // with --costs the memory's speed is not measured
+        for (name, value) in rows.into_iter().filter(|(name, _)| *name != "memory reads" || !self.types.is_empty()) {
             let _ = writeln!(t, "{name:<13} {value}");
         }
+        self.costs.iter().for_each(|costs| t += &costs.text());
+        if self.types.is_empty() { t } else { t + &self.crossovers() }
+    }
+
+    fn crossovers(&self) -> String {
+        let mut t = String::new();
         let _ = writeln!(
             t,
             "\nWhat computes each type, per instruction set, and from which share of active neurons every neuron"
@@ -204,14 +310,7 @@ impl Report {
             }
             let _ = writeln!(t, " {:>8.0} %", 100.0 * ty.crossover);
         }
-        let _ = match &self.crossover_file {
-            None => {
-                writeln!(t, "\nThe system has no cache folder: crossovers were not stored (PI_CACHE_DIR names one)")
-            }
-            Some(Stored { path, error: None }) => writeln!(t, "\nCrossovers are stored in {path}"),
-            Some(Stored { path, error: Some(e) }) => writeln!(t, "\nCrossovers could not be stored in {path}: {e}"),
-        };
-        t
+        t + "\n" + &where_to("crossovers", self.crossover_file.as_ref())
     }
 }
 

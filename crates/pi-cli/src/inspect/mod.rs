@@ -5,19 +5,29 @@ mod text;
 
 use crate::{
     failure::{Failure, Result},
-    output::Output,
+    output::{Output, printable, size},
+    profile::report::Report,
 };
 use clap::{Args, ValueHint};
 use pi_engine::{
     ModelReport, is_predictors,
     pi_gguf::{File, NeuronIndex, Tensor, TensorType},
+    pi_predictor::profile::MAGIC,
+    profile::load,
 };
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// The options of `pi inspect`.
 #[derive(Args, Debug)]
 pub struct InspectFlags {
-    /// The file: GGUF, PowerInfer model or neuron index, predictors; of a split model, any part
+    /// The file: GGUF, PowerInfer model or neuron index, predictors, profile; of a split model, any part
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
     /// Print one JSON object
@@ -63,12 +73,49 @@ struct Total {
 /// # Errors
 /// If it cannot be read as a GGUF file: the message says what it is instead.
 pub fn inspect(flags: &InspectFlags) -> Result {
+    if is_profile(&flags.file) {
+        return profile(flags);
+    }
     let file = File::open(&flags.file).map_err(|e| Failure::Work(e.to_string()))?;
     let findings = Findings::of(file);
     let mut out = Output::new();
     match flags.json {
         true => out.json(&json::Document::new(&findings, flags))?,
         false => out.write(text::page(&findings, flags).as_bytes())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a file begins as profiles do. What cannot be read is left to others to be named.
+fn is_profile(path: &Path) -> bool {
+    let mut head = [0; MAGIC.len()];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && head == *MAGIC
+}
+
+/// Prints what is in a profile: what `pi profile` printed when it was counted.
+fn profile(flags: &InspectFlags) -> Result {
+    /// The object of `pi inspect --json` for a profile.
+    #[derive(Serialize)]
+    struct Document {
+        file: String,
+        kind: &'static str,
+        bytes: u64,
+        #[serde(flatten)]
+        report: Report,
+    }
+    let path = &flags.file;
+    let found = load(path).map_err(|e| Failure::engine(&e, path))?;
+    let bytes = fs::metadata(path).map_or(0, |m| m.len());
+    let (file, report) = (path.display().to_string(), Report::new(&found));
+    let mut out = Output::new();
+    match flags.json {
+        true => out.json(&Document { file, kind: "profile", bytes, report })?,
+        false => {
+            let head = format!("profile of pi, {}, model {}", size(bytes), report.fingerprint);
+            let rest = if report.complete { "" } else { "\nnot complete: pi profile --resume goes on with it" };
+            out.write(format!("{}\n{head}{rest}\n\n{}", printable(&file), report.printable()).as_bytes())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

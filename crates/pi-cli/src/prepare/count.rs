@@ -5,6 +5,7 @@ use crate::{
     failure::{Failure, Result},
     interrupt::Interrupt,
     output::say,
+    profile::same_text,
     progress::Progress,
     train::{
         flags::Texts,
@@ -51,7 +52,10 @@ pub fn count(
     state::make(state.folder())?;
     let total = texts.all.iter().map(|t| t.tokens.len() as u64).sum();
     let (mut progress, mut saved, mut done) = (Progress::new(total, "tokens"), Instant::now(), 0);
-    for text in &texts.all {
+    for (place, text) in texts.all.iter().enumerate() {
+        if let Some(first) = texts.all[..place].iter().find(|t| t.fingerprint == text.fingerprint) {
+            say(&same_text(&text.name, &first.name));
+        }
         let length = text.tokens.len() as u64;
         let i = profile
             .find(text.fingerprint)

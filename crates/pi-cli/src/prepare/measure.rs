@@ -4,7 +4,7 @@ use super::{PrepareFlags, shown};
 use crate::{
     failure::{Failure, Result},
     loading::load_as,
-    output::size,
+    output::{self, size},
     progress::Progress,
 };
 use pi_engine::{
@@ -115,14 +115,14 @@ impl Measured {
         let first = self.rows.first().map_or(1.0, |r| r.speed);
         for row in &self.rows {
             let title = if row.what == "dense" { "before" } else { "after" };
-            let growth = row.growth().map_or_else(String::new, |g| format!(" ({:+.3} %)", 100.0 * g));
+            let growth = row.growth().map_or_else(String::new, |g| format!(" ({})", output::growth(g)));
             let times = if row.what == "dense" { String::new() } else { format!(" ({:.2} x)", row.speed / first) };
             let _ = writeln!(
                 text,
                 "| {:<17} | {:>7} | {:>21} | {:>7} | {:>17} | {:>10} | {:>16} |",
                 format!("{title}, {}", row.what),
                 size(row.bytes),
-                format!("{:.4}{growth}", row.found.perplexity()),
+                format!("{}{growth}", output::perplexity(row.found.perplexity())),
                 row.against().map_or("-".into(), |a| format!("{:.5}", a.kl_mean())),
                 format!("{:.1}{times}", row.speed),
                 format!("{:.2} %", 100.0 * row.marked()),

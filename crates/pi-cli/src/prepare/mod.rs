@@ -10,7 +10,7 @@ use crate::{
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
     loading::{introduce, load_as},
-    output::{Output, say},
+    output::{Output, printable, say},
     train::{
         flags::{CONTEXT, MEANINGLESS, TrainingFlags, refuse_meaningless},
         report,
@@ -23,9 +23,9 @@ use clap::{Args, ValueHint};
 use pi_convert::FileType;
 use pi_engine::{
     Engine, Error, Sparsity, arch,
-    pi_core::QuantType,
+    pi_core::{Activation, QuantType},
     pi_gguf::File,
-    profile::{model_fingerprint, save},
+    profile::{load, model_fingerprint, save},
 };
 use std::{
     path::{Path, PathBuf},
@@ -95,7 +95,31 @@ impl PrepareFlags {
                 self.model.display()
             )));
         }
-        Ok(())
+        self.may_replace_profile(act)
+    }
+
+    /// A profile is replaced with the model that it belongs to, and no other.
+    fn may_replace_profile(&self, act: Activation) -> Result<()> {
+        let path = self.profile();
+        if path.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let refused = |what: &str| {
+            Err(Failure::Work(format!(
+                "{}: {what}, and is not replaced: give another -o, or remove it",
+                path.display()
+            )))
+        };
+        let Ok(old) = load(&path) else { return refused("it is there, and cannot be read as a profile") };
+        let owner = File::open(&self.output).ok().map(|file| model_fingerprint(&file, act));
+        match owner == Some(old.fingerprint) {
+            true => Ok(()),
+            false => refused(&format!(
+                "it is a profile of another model ({}) than the one in {}",
+                printable(&old.model),
+                self.output.display()
+            )),
+        }
     }
 }
 

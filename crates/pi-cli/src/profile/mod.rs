@@ -2,7 +2,7 @@
 
 mod figures;
 mod page;
-mod report;
+pub mod report;
 pub mod svg;
 
 use crate::{
@@ -131,7 +131,7 @@ pub fn profile(flags: &ProfileFlags) -> Result {
     let mut out = Output::new();
     match flags.json {
         true => out.json(&report)?,
-        false => out.write(printable_lines(&report.table()).as_bytes())?,
+        false => out.write(report.printable().as_bytes())?,
     }
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
 }
@@ -172,11 +172,6 @@ fn export(flags: &ProfileFlags, profile: &Profile, report: &Report) -> Result<()
         write(path, &page::html(profile, report))?;
     }
     Ok(())
-}
-
-/// Names of models and texts must not steer the terminal.
-fn printable_lines(text: &str) -> String {
-    text.split_inclusive('\n').map(|line| printable(line.trim_end_matches('\n')) + "\n").collect()
 }
 
 /// The tokens of a text, as many as are wanted.
@@ -270,6 +265,26 @@ fn same_context(profile: &Profile, texts: &[Text], context: u64) -> Result<()> {
     Ok(())
 }
 
+/// Said of a text that is given a second time.
+pub fn same_text(second: &str, first: &str) -> String {
+    format!("note: {second} is the same text as {first}: it is counted once")
+}
+
+/// What is to be said of a text that was counted before, now that `length` of its tokens are wanted.
+fn cut_short(known: &TextProfile, length: u64, chunk: u64) -> Option<String> {
+    let (name, done) = (&known.name, known.position);
+    if done > length {
+        return Some(format!("note: {name}: {done} of its tokens are counted already, which stay, not {length}"));
+    }
+    let odd = done % chunk.max(1);
+    (odd > 0 && done < length && known.context != 0).then(|| {
+        format!(
+            "note: {name}: the {odd} tokens before token {done} were counted as a chunk of their own, because an earlier run ended \
+             there (--tokens); the tokens after them are counted without them. Multiples of {chunk} avoid that"
+        )
+    })
+}
+
 fn cause(error: Error) -> String {
     match error {
         Error::Profile { source, .. } => source.to_string(),
@@ -300,12 +315,16 @@ fn count(
         let i = profile
             .find(text.fingerprint)
             .unwrap_or_else(|| profile.begin(text.name.clone(), text.fingerprint, length));
-        if places.iter().all(|(place, _)| *place != i) {
-            places.push((i, text));
+        match places.iter().find(|(place, _)| *place == i) {
+            None => places.push((i, text)),
+            Some((_, first)) => say(&same_text(&text.name, &first.name)),
         }
         if let Some(known) = profile.text_mut(i) {
             if known.position == 0 {
                 known.context = profiler.context() as u64;
+            }
+            if let Some(note) = cut_short(known, length, profiler.chunk() as u64) {
+                say(&note);
             }
             known.length = length.max(known.position);
         }

@@ -1,5 +1,6 @@
 //! What a profile says, in numbers: a table for people, an object for programs.
 
+use crate::output::printable;
 use pi_engine::pi_predictor::profile::{Counts, LayerCounts, Profile};
 use serde::Serialize;
 use std::fmt::Write;
@@ -127,8 +128,12 @@ impl Report {
         }
     }
 
-    /// The numbers as tables.
-    pub fn table(&self) -> String {
+    /// The numbers as tables. Names of models and texts do not steer the terminal.
+    pub fn printable(&self) -> String {
+        self.table().split_inclusive('\n').map(|line| printable(line.trim_end_matches('\n')) + "\n").collect()
+    }
+
+    fn table(&self) -> String {
         let plural = |n: usize, one: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") };
         let mut text = format!(
             "{}: {} of {}, {} tokens of {}\n\n",

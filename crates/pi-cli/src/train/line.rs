@@ -1,6 +1,6 @@
 //! How far a training is.
 
-use crate::output::say;
+use crate::output::{growth, say};
 use pi_engine::train::{Candidate, Progress};
 use std::{
     io::{self, IsTerminal, Write},
@@ -37,10 +37,10 @@ impl Line {
             Progress::Tried(t) => {
                 self.clear();
                 say(&format!(
-                    "{} layers with predictors, {:.2} % of the neurons: perplexity {:+.3} %",
+                    "{} layers with predictors, {:.2} % of the neurons: perplexity {}",
                     t.layers,
                     100.0 * t.marked,
-                    100.0 * t.growth()
+                    growth(t.growth())
                 ));
             }
             _ if !self.is_terminal || self.shown.is_some_and(|t| t.elapsed() < Duration::from_millis(200)) => {}

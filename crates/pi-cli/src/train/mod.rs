@@ -11,7 +11,7 @@ use crate::{
     flags::EngineFlags,
     interrupt::{INTERRUPTED, Interrupt},
     loading::{introduce, load_as},
-    output::{Output, size},
+    output::{self, Output, size},
     writing::quant_type,
 };
 use clap::{Args, ValueEnum, ValueHint};
@@ -115,11 +115,11 @@ fn text(flags: &TrainFlags, engine: &Engine, trained: &Trained, timing: &Timing,
     if let Some(t) = &trained.settled.trial {
         let _ = writeln!(
             text,
-            "perplexity: {:.4} exact, {:.4} with predictors ({:+.3} %); KL divergence {:.5}\n\
+            "perplexity: {} exact, {} with predictors ({}); KL divergence {:.5}\n\
              decoding: {:.1} tokens/s exact, {:.1} with predictors",
-            t.exact,
-            t.perplexity,
-            100.0 * t.growth(),
+            output::perplexity(t.exact),
+            output::perplexity(t.perplexity),
+            output::growth(t.growth()),
             t.kl,
             timing.exact,
             timing.predictor,

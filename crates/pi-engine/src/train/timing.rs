@@ -123,21 +123,7 @@ impl Watched {
 }
 
 impl Predictor for Watched {
-    fn kind(&self) -> &str {
-        self.inner.kind()
-    }
-
-    fn dim(&self) -> usize {
-        self.inner.dim()
-    }
-
-    fn neurons(&self) -> usize {
-        self.inner.neurons()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.inner.bytes()
-    }
+    pi_core::answers_of!(inner);
 
     fn open(self: Arc<Self>, limits: &Limits) -> pi_core::Result<Box<dyn PredictorRun>> {
         Ok(Box::new(WatchedRun { inner: self.inner.clone().open(limits)?, op: self }))

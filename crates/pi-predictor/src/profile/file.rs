@@ -3,7 +3,8 @@
 use super::{Counts, LayerCounts, Profile, ProfileError, TextProfile};
 use std::io::{self, Write};
 
-const MAGIC: &[u8; 8] = b"pi-prof\n";
+/// What a profile's file begins with.
+pub const MAGIC: &[u8; 8] = b"pi-prof\n";
 const VERSION: u32 = 2;
 /// Without the texts' contexts.
 const OLD: u32 = 1;

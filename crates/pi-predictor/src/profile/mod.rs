@@ -31,7 +31,7 @@ mod file;
 mod import;
 
 pub use counts::{Counts, LayerCounts};
-pub use file::fingerprint;
+pub use file::{MAGIC, fingerprint};
 
 /// Why a profile cannot be read or put together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,8 +5,8 @@ use super::{
     weights::{Rows, input},
 };
 use pi_core::{
-    AttentionRun, AttentionSpec, BatchToken, Device, Error, Hidden, KvType, Limits, LinearSpec, QuantType, Result,
-    RopeKind, RopeScaling, RopeSpec, Write,
+    AttentionRun, AttentionSpec, BatchToken, Device, Error, KvType, Limits, LinearSpec, QuantType, Result, RopeKind,
+    RopeScaling, RopeSpec, Write,
 };
 use std::{fmt, sync::Arc};
 
@@ -98,8 +98,8 @@ impl Attention {
         let context = self.context + self.tokens;
         let limits = Limits { tokens: fill.max(self.tokens), sequences: 1, context };
         let batch: Vec<_> = (self.context..context).map(|pos| BatchToken { seq: 0, pos: pos as u32 }).collect();
-        let (mut x, mut y) = (input(self.tokens, self.dim)?, Hidden::try_new(limits.tokens, self.dim)?);
-        let mut runs = vec![self.open(&op, &limits)?];
+        let (mut x, mut y) = (input(device, self.tokens, self.dim)?, device.hidden(limits.tokens, self.dim)?);
+        let mut runs = vec![self.open(device, &op, &limits)?];
         let bytes = {
             runs[0].apply(&mut x, &batch, &mut y, Write::Set)?;
             runs[0].truncate(0, self.context);
@@ -109,9 +109,9 @@ impl Attention {
         let affordable = (FILL_MACS / macs.max(1)).max(1) as usize;
         let count = copies(bytes, bytes, cold).min(affordable);
         for _ in 1..count {
-            runs.push(self.open(&op, &limits)?);
+            runs.push(self.open(device, &op, &limits)?);
         }
-        let y = Hidden::try_new(self.tokens, self.dim)?;
+        let y = device.hidden(self.tokens, self.dim)?;
         let kept = self.context;
         let mut prepared = Prepared::new(y, count, move |turn, y| {
             x.stale();
@@ -128,12 +128,17 @@ impl Attention {
     }
 
     /// A run whose sequence has `context` positions.
-    fn open(&self, op: &Arc<dyn pi_core::Attention>, limits: &Limits) -> Result<Box<dyn AttentionRun>> {
+    fn open(
+        &self,
+        device: &dyn Device,
+        op: &Arc<dyn pi_core::Attention>,
+        limits: &Limits,
+    ) -> Result<Box<dyn AttentionRun>> {
         let mut run = op.clone().open(limits)?;
         let mut from = 0;
         while from < self.context {
             let n = limits.tokens.min(self.context - from);
-            let (mut x, mut y) = (input(n, self.dim)?, Hidden::try_new(n, self.dim)?);
+            let (mut x, mut y) = (input(device, n, self.dim)?, device.hidden(n, self.dim)?);
             let batch: Vec<_> = (from..from + n).map(|pos| BatchToken { seq: 0, pos: pos as u32 }).collect();
             run.apply(&mut x, &batch, &mut y, Write::Set)?;
             from += n;

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::Random;
 use pi_core::{
-    Activation, ActiveSet, Device, Down, Error, FfnWeights, Gating, Hidden, Limits, NeuronSet, QuantType, Result, Write,
+    Activation, ActiveSet, Device, Down, Error, FfnWeights, Gating, Limits, NeuronSet, QuantType, Result, Write,
 };
 use std::{fmt, str::FromStr};
 
@@ -112,9 +112,9 @@ impl Ffn {
         for w in std::iter::once(Ok(first)).chain(more) {
             runs.push(device.sparse_ffn(&w?, &NeuronSet::all(n))?.open(&limits)?);
         }
-        let sets = (0..groups).map(|g| self.set(&order, g, groups)).collect::<Result<Vec<_>>>();
-        let (mut sets, mut x) = (sets?, input(self.tokens, self.dim)?);
-        let y = Hidden::try_new(self.tokens, self.dim)?;
+        let sets = (0..groups).map(|g| self.set(device, &order, g, groups)).collect::<Result<Vec<_>>>();
+        let (mut sets, mut x) = (sets?, input(device, self.tokens, self.dim)?);
+        let y = device.hidden(self.tokens, self.dim)?;
         let mut prepared = Prepared::new(y, count * groups, move |turn, y| {
             let (run, set) = (&mut runs[turn / groups], &mut sets[turn % groups]);
             x.stale();
@@ -136,8 +136,8 @@ impl Ffn {
     }
 
     /// Who may fire in turn `group`.
-    fn set(&self, order: &[u32], group: usize, groups: usize) -> Result<ActiveSet> {
-        let mut set = ActiveSet::try_new(self.tokens, self.neurons)?;
+    fn set(&self, device: &dyn Device, order: &[u32], group: usize, groups: usize) -> Result<ActiveSet> {
+        let mut set = device.active(self.tokens, self.neurons)?;
         if self.select != Select::Marks {
             set.set_all(self.tokens)?;
             return Ok(set);

@@ -138,7 +138,8 @@ impl Prepared {
         Self { step: Box::new(step), y, at: 0, turns, working_set: 0, stats: OpStats::default(), macs: 0 }
     }
 
-    /// Runs the operator once, on the next copy of its weights.
+    /// Runs the operator once, on the next copy of its weights. Input and output lie near the device, so one with a queue may not
+    /// be done when this returns: [`output`](Self::output) waits.
     ///
     /// # Errors
     /// Whatever the operator reports.

@@ -4,7 +4,7 @@ use super::{
     Prepared, copies,
     weights::{Rows, input},
 };
-use pi_core::{Device, Hidden, LinearSpec, OpStats, QuantType, Result, Write};
+use pi_core::{Device, LinearSpec, OpStats, QuantType, Result, Write};
 use std::fmt;
 
 /// `[rows, cols]` times `tokens` vectors. One token is a GEMV, more are a GEMM.
@@ -46,8 +46,8 @@ impl Product {
         let more = (1..n).map(|_| rows.matrix(self.rows));
         let ops = std::iter::once(Ok(first)).chain(more);
         let ops = ops.map(|w| device.linear(&LinearSpec::new(w?))).collect::<Result<Vec<_>>>()?;
-        let mut x = input(self.tokens, self.cols)?;
-        let y = Hidden::try_new(self.tokens, self.rows)?;
+        let mut x = input(device, self.tokens, self.cols)?;
+        let y = device.hidden(self.tokens, self.rows)?;
         let mut prepared = Prepared::new(y, n, move |turn, y| {
             x.stale(); // encoding the input is a part of the work
             ops[turn].apply(&mut x, y, Write::Set)?;

@@ -2,7 +2,7 @@
 
 use super::blocks;
 use crate::Random;
-use pi_core::{Error, Hidden, Matrix, QuantType, Result};
+use pi_core::{Device, Error, Hidden, Matrix, QuantType, Result};
 
 /// Different rows of a kind.
 const KINDS: usize = 16;
@@ -47,9 +47,9 @@ impl Rows {
     }
 }
 
-/// `tokens` rows of numbers around 1.
-pub(super) fn input(tokens: usize, dim: usize) -> Result<Hidden> {
-    let (mut x, mut random) = (Hidden::try_new(tokens, dim)?, Random(7));
+/// `tokens` rows of numbers around 1, near `device`.
+pub(super) fn input(device: &dyn Device, tokens: usize, dim: usize) -> Result<Hidden> {
+    let (mut x, mut random) = (device.hidden(tokens, dim)?, Random(7));
     x.host_overwrite().iter_mut().for_each(|v| *v = 1.0 + 0.5 * random.normal());
     Ok(x)
 }

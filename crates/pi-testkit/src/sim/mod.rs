@@ -67,6 +67,8 @@ pub struct SimCounts {
     pub waits: u64,
     /// Operators put in the queue.
     pub launches: u64,
+    /// Bytes copied either way.
+    pub moved: u64,
 }
 
 /// See the [module](self).
@@ -100,8 +102,9 @@ impl Shared {
         }
     }
 
-    /// What moving so many bytes takes.
+    /// Counts the bytes of a move, and says how long it takes.
     fn transfer(&self, bytes: usize) -> Duration {
+        self.count(|c| c.moved += bytes as u64);
         self.options.latency + seconds(bytes as f64 / self.options.link)
     }
 

@@ -251,21 +251,7 @@ pub(super) struct SimPredictor {
 }
 
 impl Predictor for SimPredictor {
-    fn kind(&self) -> &str {
-        self.inner.kind()
-    }
-
-    fn dim(&self) -> usize {
-        self.inner.dim()
-    }
-
-    fn neurons(&self) -> usize {
-        self.inner.neurons()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.inner.bytes()
-    }
+    pi_core::answers_of!(inner);
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>> {
         Ok(Box::new(SimPredictorRun { inner: self.inner.clone().open(limits)?, op: self }))

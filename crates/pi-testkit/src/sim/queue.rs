@@ -13,6 +13,8 @@ use std::{
 
 struct Job {
     number: u64,
+    /// When it was queued.
+    at: Instant,
     cost: Duration,
     then: Box<dyn FnOnce() + Send>,
 }
@@ -43,7 +45,7 @@ impl Queue {
         let number = jobs.1;
         if let Some(jobs) = &jobs.0 {
             // the thread ends only after the sender is gone
-            let _ = jobs.send(Job { number, cost, then: Box::new(then) });
+            let _ = jobs.send(Job { number, at: Instant::now(), cost, then: Box::new(then) });
         }
         number
     }
@@ -76,7 +78,7 @@ fn work(jobs: &Receiver<Job>, done: &(Mutex<u64>, Condvar)) {
     let mut free = Instant::now();
     for job in jobs {
         // what is queued in time follows without a gap, however late this thread is told
-        free = free.max(Instant::now()) + job.cost;
+        free = free.max(job.at) + job.cost;
         if let Some(rest) = free.checked_duration_since(Instant::now()).filter(|_| !job.cost.is_zero()) {
             thread::sleep(rest);
         }
