@@ -33,6 +33,7 @@
 //! that was called wrongly with 2, one that was interrupted with 130.
 
 mod ablation;
+mod backends;
 mod bench;
 mod cache;
 mod convert;
@@ -69,9 +70,12 @@ mod writing;
 use clap::{Parser, Subcommand};
 use std::{process::ExitCode, sync::LazyLock};
 
-/// As in `0.1.0 (cpu: reference, avx2)`: the version, and the back ends with what this machine can run of them.
-static VERSION: LazyLock<String> =
-    LazyLock::new(|| format!("{} (cpu: {})", env!("CARGO_PKG_VERSION"), kernels::available()));
+/// As in `0.1.0 (cpu: reference, avx2; cuda: no NVIDIA driver was found)`: the version, and the back ends with what this machine can
+/// run of them.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let cuda = backends::cuda().unwrap_or_else(|e| e.to_string());
+    format!("{} (cpu: {}; cuda: {cuda})", env!("CARGO_PKG_VERSION"), kernels::available())
+});
 
 /// Runs language models, computing only the neurons that fire
 #[derive(Parser)]

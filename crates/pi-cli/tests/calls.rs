@@ -83,7 +83,8 @@ fn the_version_lists_back_ends_and_instruction_sets_and_the_environment_chooses_
         assert_eq!(said.code, Some(2));
         assert!(said.err.contains(name) && said.err.contains("can run: reference"), "{}", said.err);
     }
-    let isas = version.trim().split_once("cpu: ").unwrap().1.trim_end_matches(')');
+    let (isas, cuda) = version.trim().split_once("cpu: ").unwrap().1.trim_end_matches(')').split_once("; ").unwrap();
+    assert!(cuda.starts_with("cuda: ") && cuda.len() > 10, "{version}");
     for isa in isas.split(", ") {
         let said = said(pi().env("PI_ISA", isa).args(["run", "-n", "1", "-p", "x"]));
         assert!(said.code == Some(0) && said.err.contains(&format!("{isa} kernels")), "{}", said.err);

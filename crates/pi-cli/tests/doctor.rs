@@ -31,7 +31,8 @@ fn the_report_names_every_type_and_what_it_stores_is_used_by_later_runs() {
     assert!(!report["cpu"]["name"].as_str().unwrap().is_empty());
     assert!(report["memory"]["read_bytes_per_second"].as_f64().unwrap() > 1e8);
     assert_eq!(report["threads"], 2);
-    assert_eq!(report["backends"][1]["built"], false);
+    // one of the two, whatever machine this is
+    assert_ne!(report["backends"][1]["found"].is_null(), report["backends"][1]["missing"].is_null());
     assert_eq!(report["isa_forced"], false);
     let path = folder.path().join("crossover.json");
     assert_eq!(report["crossover_file"]["path"], path.to_str().unwrap());
@@ -123,7 +124,7 @@ fn the_text_shows_a_forced_instruction_set_and_where_measurements_went() {
     for ty in QuantType::ALL {
         assert!(said.out.lines().any(|line| line.starts_with(&format!("{} ", ty.name()))), "{ty}");
     }
-    for name in ["cpu ", "threads ", "memory reads ", "back ends     cpu, cuda: not built"] {
+    for name in ["cpu ", "threads ", "memory reads ", "back ends     cpu: "] {
         assert!(said.out.contains(&format!("\n{name}")), "{name}: {}", said.out);
     }
 }

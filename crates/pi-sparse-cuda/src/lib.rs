@@ -18,6 +18,7 @@ mod probe;
 pub use error::{Code, Unavailable};
 pub use probe::count;
 
+use cudarc::driver::CudaContext;
 use gpu::Gpu;
 use pi_core::{
     ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Hidden, LinearSpec, MlpSpec,
@@ -60,12 +61,7 @@ impl Cuda {
 
 impl Device for Cuda {
     fn info(&self) -> DeviceInfo {
-        let context = &self.gpu.context;
-        let name = context.name().unwrap_or_else(|_| "a GPU".into());
-        let (major, minor) = context.compute_capability().unwrap_or_default();
-        let gib = context.total_mem().unwrap_or_default() as f64 / (1u64 << 30) as f64;
-        let detail = format!("{name}, compute capability {major}.{minor}, {gib:.1} GiB");
-        DeviceInfo { name: self.gpu.name.clone(), detail }
+        info(&self.gpu.context)
     }
 
     fn supports(&self, _: QuantType) -> bool {
@@ -101,12 +97,20 @@ impl Device for Cuda {
     }
 }
 
-/// Devices that can be opened, or why there are none.
+/// The devices there are, or why there are none. Nothing is loaded onto them.
 ///
 /// # Errors
 /// [`Unavailable`].
-pub fn devices() -> std::result::Result<Vec<Cuda>, Unavailable> {
-    (0..count()?).map(Cuda::open).collect()
+pub fn devices() -> std::result::Result<Vec<DeviceInfo>, Unavailable> {
+    (0..count()?).map(|i| Ok(info(&*probe::context(i)?))).collect()
+}
+
+fn info(context: &CudaContext) -> DeviceInfo {
+    let name = context.name().unwrap_or_else(|_| "a GPU".into());
+    let (major, minor) = context.compute_capability().unwrap_or_default();
+    let gib = context.total_mem().unwrap_or_default() as f64 / (1u64 << 30) as f64;
+    let detail = format!("{name}, compute capability {major}.{minor}, {gib:.1} GiB");
+    DeviceInfo { name: format!("cuda:{}", context.ordinal()), detail }
 }
 
 const _: fn() = || {

@@ -141,6 +141,8 @@ fn what_does_not_fit_is_refused() {
     assert!(error.contains("no memory for") && error.contains("free"), "{error}");
     assert!(cuda.hidden(usize::MAX, 2).is_err());
     let count = pi_sparse_cuda::count().unwrap();
+    let infos = pi_sparse_cuda::devices().unwrap();
+    assert_eq!((infos.len(), &infos[0]), (count, &cuda.info()));
     assert_eq!(Cuda::open(1_000).unwrap_err(), Unavailable::NoSuchDevice { ordinal: 1_000, count });
 }
 

@@ -2,6 +2,7 @@
 
 use super::crossing::Found;
 use crate::{
+    backends,
     costs::measure::Link,
     machine::{self, Cache},
     output::size,
@@ -163,7 +164,16 @@ struct RamReport {
 #[derive(Serialize)]
 struct Backend {
     name: &'static str,
-    built: bool,
+    /// What there is.
+    found: Option<String>,
+    /// Why there is nothing.
+    missing: Option<String>,
+}
+
+impl Backend {
+    fn new(name: &'static str, there: Result<String, String>) -> Self {
+        Self { name, missing: there.as_ref().err().cloned(), found: there.ok() }
+    }
 }
 
 #[derive(Serialize)]
@@ -226,7 +236,10 @@ impl Report {
             isa: kernels.isa().to_string(),
             isa_forced,
             threads,
-            backends: vec![Backend { name: "cpu", built: true }, Backend { name: "cuda", built: false }],
+            backends: vec![
+                Backend { name: "cpu", found: Some(kernels.isa().to_string()), missing: None },
+                Backend::new("cuda", backends::cuda().map_err(|e| e.to_string())),
+            ],
             types: found.iter().map(of_type).collect(),
             crossover_file,
             costs,
@@ -278,9 +291,9 @@ impl Report {
                 "back ends",
                 self.backends
                     .iter()
-                    .map(|b| if b.built { b.name.to_string() } else { format!("{}: not built", b.name) })
+                    .map(|b| format!("{}: {}", b.name, b.found.as_ref().or(b.missing.as_ref()).map_or("", |s| s)))
                     .collect::<Vec<_>>()
-                    .join(", "),
+                    .join("; "),
             ),
         ];
         // with --costs the memory's speed is not measured
