@@ -76,19 +76,26 @@ pub struct Link {
 pub fn side(
     device: &dyn Device,
     reference: &dyn Device,
-    assumed: f64,
+    (assumed, prompt): (f64, f64),
     types: &[QuantType],
     effort: Effort,
     missing: &mut Vec<String>,
 ) -> std::result::Result<SideCosts, String> {
     let begun = Instant::now();
-    let mut side = SideCosts { bandwidth: Figure::assumed(assumed), neurons: BTreeMap::new() };
+    let mut side =
+        SideCosts { bandwidth: Figure::assumed(assumed), neurons: BTreeMap::new(), prompt: Figure::assumed(prompt) };
     if device.supports(DENSE) {
         let product = Product { ty: DENSE, rows: effort.neurons, cols: effort.dim, tokens: 1 };
         let bytes = product.rows * DENSE.row_bytes(product.cols).unwrap_or(0);
         match speed(&Case::Product(product), bytes, device, effort) {
             Ok(found) => side.bandwidth = Figure::measured(found),
             Err(e) => missing.push(format!("dense matrices: {e}")),
+        }
+        let product = Product { tokens: PROMPT, ..product };
+        let work = product.rows * product.cols * product.tokens;
+        match speed(&Case::Product(product), work, device, effort) {
+            Ok(found) => side.prompt = Figure::measured(found),
+            Err(e) => missing.push(format!("dense matrices of {PROMPT} tokens: {e}")),
         }
     }
     for &ty in types.iter().filter(|ty| device.supports(**ty)) {
@@ -109,7 +116,7 @@ pub fn side(
     Ok(side)
 }
 
-/// Bytes per second of a case whose steps read `bytes`.
+/// Bytes per second of a case whose steps read `bytes`, or whatever else it is that they do so many of.
 fn speed(case: &Case, bytes: usize, device: &dyn Device, effort: Effort) -> Result<f64> {
     let mut prepared = case.prepare(device, effort.cold)?;
     // all weights are touched once
