@@ -129,7 +129,9 @@ impl PlacingFlags {
         let streaming = planned.affordable_streaming();
         if let Some(s) = streaming {
             let (from, memory) = (s.from, size(s.memory));
-            say(&format!("streaming: steps of {from} tokens or more send the CPU's neurons to the device, {memory} at a time"));
+            say(&format!(
+                "streaming: steps of {from} tokens or more send the CPU's neurons to the device, {memory} at a time"
+            ));
         }
         Ok(builder.streaming(streaming).accelerator(device, planned.plan))
     }

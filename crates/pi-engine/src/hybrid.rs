@@ -21,19 +21,32 @@ pub(crate) struct PartRuns {
     /// The cold neurons, while they are on the accelerator for a step; what was done in earlier such steps.
     streamed: Option<Part>,
     stats: OpStats,
+    pub(crate) sent: Sent,
     limits: Limits,
     /// All neurons' values, once somebody asked for them and they are on both sides.
     values: Option<Hidden>,
 }
 
-struct Part {
+/// How often the neurons of the CPU were sent to the accelerator for a step, or were to be and had no room there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sent {
+    pub streamed: u64,
+    pub refused: u64,
+}
+
+/// An operator, and its run.
+pub(crate) struct Part {
     run: Box<dyn FfnRun>,
     op: Arc<dyn SparseFfn>,
 }
 
 impl Part {
     fn open(op: &Option<Arc<dyn SparseFfn>>, limits: &Limits) -> Result<Option<Self>> {
-        op.as_ref().map(|op| Ok(Self { run: op.clone().open(limits)?, op: op.clone() })).transpose()
+        op.as_ref().map(|op| Self::new(op.clone(), limits)).transpose()
+    }
+
+    pub(crate) fn new(op: Arc<dyn SparseFfn>, limits: &Limits) -> Result<Self> {
+        Ok(Self { run: op.clone().open(limits)?, op })
     }
 
     fn neurons(&self) -> &NeuronSet {
@@ -49,6 +62,7 @@ impl PartRuns {
             stream: parts.stream.clone(),
             streamed: None,
             stats: OpStats::default(),
+            sent: Sent::default(),
             limits: *limits,
             values: None,
         })
@@ -74,7 +88,7 @@ impl PartRuns {
     /// The accelerator begins to send what the CPU needs, before it begins with its own part. FFNs look at marks first: when these are
     /// there, what was asked for before them is there too, and the host waits once.
     pub(crate) fn fetch(&self, x: &mut Hidden, active: &mut ActiveSet) -> Result<()> {
-        if self.stream.as_ref().is_some_and(|s| s.takes(x.tokens())) {
+        if self.stream.as_ref().is_some_and(|s| s.wants(x.tokens()) && s.fits(x.tokens())) {
             return Ok(());
         }
         x.resident().prefetch()?;
@@ -87,10 +101,14 @@ impl PartRuns {
     /// Starts what the neurons of a side contribute.
     pub(crate) fn submit(&mut self, side: Side, x: &mut Hidden, active: &mut ActiveSet) -> Result<()> {
         if side == Side::Cpu
-            && let Some(stream) = self.stream.as_ref().filter(|s| s.takes(x.tokens()))
-            && let Some((run, op)) = stream.send(&Limits { tokens: x.tokens(), ..self.limits })?
+            && let Some(stream) = self.stream.as_ref().filter(|s| s.wants(x.tokens()))
         {
-            return self.streamed.insert(Part { run, op }).run.submit(x, active);
+            let limits = Limits { tokens: x.tokens(), ..self.limits };
+            if let Some(part) = if stream.fits(x.tokens()) { stream.send(&limits)? } else { None } {
+                self.sent.streamed += 1;
+                return self.streamed.insert(part).run.submit(x, active);
+            }
+            self.sent.refused += 1;
         }
         self.side(side).as_mut().map_or(Ok(()), |part| part.run.submit(x, active))
     }

@@ -1,6 +1,7 @@
 //! Weights that are not on the accelerator, sent to it for one step: a long prompt shares one copy of them among its tokens.
 
-use pi_core::{Device, Error, FfnRun, FfnWeights, Limits, NeuronSet, Result, SparseFfn};
+use crate::hybrid::Part;
+use pi_core::{Device, Error, FfnWeights, Limits, NeuronSet, Result};
 use std::sync::Arc;
 
 /// When the neurons that are on the CPU are sent to the accelerator and computed there. One layer's are there at a time, from the beginning of
@@ -22,9 +23,14 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Whether a step of so many tokens is to be computed on the accelerator.
-    pub(crate) fn takes(&self, tokens: usize) -> bool {
-        tokens >= self.when.from && self.bytes(tokens) <= self.when.memory
+    /// Whether a step of so many tokens is long enough.
+    pub(crate) fn wants(&self, tokens: usize) -> bool {
+        tokens >= self.when.from
+    }
+
+    /// Whether a step of so many tokens needs no more memory than it may.
+    pub(crate) fn fits(&self, tokens: usize) -> bool {
+        self.bytes(tokens) <= self.when.memory
     }
 
     /// Bytes of the accelerator for a step of so many tokens.
@@ -42,10 +48,8 @@ impl Stream {
     ///
     /// # Errors
     /// What is no failure of the device.
-    pub(crate) fn send(&self, limits: &Limits) -> Result<Option<(Box<dyn FfnRun>, Arc<dyn SparseFfn>)>> {
-        let opened =
-            self.device.sparse_ffn(&self.weights, &self.neurons).and_then(|op| Ok((op.clone().open(limits)?, op)));
-        match opened {
+    pub(crate) fn send(&self, limits: &Limits) -> Result<Option<Part>> {
+        match self.device.sparse_ffn(&self.weights, &self.neurons).and_then(|op| Part::new(op, limits)) {
             Ok(part) => Ok(Some(part)),
             Err(Error::Device { .. }) => Ok(None),
             Err(e) => Err(e),

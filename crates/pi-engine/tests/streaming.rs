@@ -106,18 +106,28 @@ fn the_memory_that_is_left_is_never_exceeded_and_one_layer_is_there_at_a_time() 
     let place = (Hot::Half, Side::Accelerator);
     let (cpu, tokens) = (exact().load(&file).unwrap(), ids(40, 3));
     let want = logits_in(&cpu, &tokens, 40);
-    let most = |streaming, memory| {
-        let options = SimOptions { memory, ..SimOptions::default() };
-        let (both, device) = placed(exact(), &file, place, streaming, options);
-        assert!(difference(&logits_in(&both, &tokens, 40), &want) <= TOLERANCE);
-        (device.most_used(), device.counts().streamed)
-    };
     let c = cpu.config();
-    let (without, none) = most(None, 1 << 30);
-    assert_eq!(none, 0);
     // half of the neurons, of three rows each, and scratch for 40 tokens
     let half = c.neurons as u64 / 2;
     let one = half * 3 * QuantType::Q8_0.row_bytes(c.dim).unwrap() as u64 + 4 * 40 * (half + c.dim as u64);
+    let most = |streaming: Option<Streaming>, memory| {
+        let options = SimOptions { memory, ..SimOptions::default() };
+        let (both, device) = placed(exact(), &file, place, streaming, options);
+        let mut s = both.session(&SessionOptions { batch: 40, logits: 40, ..Default::default() }).unwrap();
+        s.step(&common::step(0, &tokens)).unwrap();
+        assert!(difference(&common::rows(&mut s, 40), &want) <= TOLERANCE);
+        let (stats, layers) = (s.stats(), cpu.config().layers as u64);
+        assert_eq!(stats.streamed + stats.not_streamed, if streaming.is_some() { layers } else { 0 });
+        if memory == 1 << 30 {
+            assert_eq!(stats.streamed, device.counts().streamed);
+        } else {
+            let fits = memory >= device.used() + one;
+            assert_eq!((stats.streamed, stats.not_streamed), if fits { (layers, 0) } else { (0, layers) });
+        }
+        (device.most_used(), device.counts().streamed)
+    };
+    let (without, none) = most(None, 1 << 30);
+    assert_eq!(none, 0);
     let layers = c.layers as u64;
     assert_eq!(most(always(8), 1 << 30), (without + one, layers), "what is sent is dropped again");
     // a device that has no more than that, and a setting that allows no more than that
