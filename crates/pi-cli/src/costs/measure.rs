@@ -264,7 +264,10 @@ mod tests {
         assert_eq!(found.neurons.keys().collect::<Vec<_>>(), [&QuantType::Q8_0]);
         let tiny = with(SimOptions { memory: 1 << 20, ..SimOptions::default() });
         let (found, missing) = measured(&tiny, small());
-        assert!(found.neurons.is_empty() && missing.len() == 2 && missing[0].contains("no memory"), "{missing:?}");
+        // the dense matrix has room, but not what 128 tokens make of it
+        assert!(found.neurons.is_empty() && missing.len() == 3, "{missing:?}");
+        assert!(missing.iter().all(|why| why.contains("no memory")), "{missing:?}");
+        assert_eq!(found.prompt, assumed(7e9).prompt);
         let (found, missing) = measured(&cpu(), Effort { limit: Duration::ZERO, ..small() });
         assert!(found.neurons.is_empty() && missing[1].contains("no time left"), "{missing:?}");
         assert_eq!(link(&cpu(), Duration::from_millis(1)), Ok(None), "the CPU has no memory apart");
