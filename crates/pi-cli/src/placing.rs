@@ -126,7 +126,14 @@ impl PlacingFlags {
         let planned = self.plan(file, setup, &*device, budget)?;
         planned.notes.iter().for_each(|note| say(&format!("note: {note}")));
         say(&format!("plan: {}", summary(&planned)));
-        Ok(builder.accelerator(device, planned.plan))
+        let streaming = planned.affordable_streaming();
+        if let Some(s) = streaming {
+            let (from, memory) = (s.from, size(s.memory));
+            say(&format!(
+                "streaming: steps of {from} tokens or more send the CPU's neurons to the device, {memory} at a time"
+            ));
+        }
+        Ok(builder.streaming(streaming).accelerator(device, planned.plan))
     }
 
     /// The accelerator; `None` for the CPU alone.

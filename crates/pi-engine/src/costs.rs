@@ -40,6 +40,8 @@ pub struct SideCosts {
     pub bandwidth: Figure,
     /// Bytes per second of neurons that fire here and there, by the type of their rows.
     pub neurons: BTreeMap<QuantType, Figure>,
+    /// Multiply-adds per second when many tokens share the weights: the dense path of a long prompt.
+    pub prompt: Figure,
 }
 
 impl SideCosts {
@@ -65,8 +67,13 @@ pub struct Costs {
 impl Default for Costs {
     /// Two channels of DDR4, and a small accelerator on PCIe 4.0: nothing of it was measured.
     fn default() -> Self {
-        let side = |bandwidth| SideCosts { bandwidth: Figure::assumed(bandwidth), neurons: BTreeMap::new() };
-        Self { host: side(25e9), device: side(300e9), link: Figure::assumed(12e9), sync: Figure::assumed(30e-6) }
+        let side = |bandwidth, prompt| SideCosts {
+            bandwidth: Figure::assumed(bandwidth),
+            neurons: BTreeMap::new(),
+            prompt: Figure::assumed(prompt),
+        };
+        let (host, device) = (side(25e9, 2e11), side(300e9, 2e13));
+        Self { host, device, link: Figure::assumed(12e9), sync: Figure::assumed(30e-6) }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     schedule::Schedule,
     source::{Keeping, WeightSource},
     sparsity::{Sparsity, SparsityReport},
+    stream::Streaming,
     tokenizer,
 };
 use pi_core::{
@@ -182,6 +183,7 @@ pub struct EngineBuilder {
     repacking: u64,
     device: Option<Arc<dyn Device>>,
     accelerator: Option<(Arc<dyn Device>, Plan)>,
+    streaming: Option<Streaming>,
     on_device_loss: OnDeviceLoss,
     sparsity: Sparsity,
     predictors: Predictors,
@@ -232,6 +234,15 @@ impl EngineBuilder {
     /// kernels for stay on the CPU all the same.
     pub fn accelerator(mut self, device: Arc<dyn Device>, plan: Plan) -> Self {
         self.accelerator = Some((device, plan));
+        self
+    }
+
+    /// From how many tokens of a step on the neurons that the plan leaves on the CPU are sent to the [accelerator](Self::accelerator) for
+    /// that step, one layer at a time, and computed there. Default: never. [`Planned::affordable_streaming`] says when it pays.
+    ///
+    /// [`Planned::affordable_streaming`]: crate::planner::Planned::affordable_streaming
+    pub fn streaming(mut self, streaming: Option<Streaming>) -> Self {
+        self.streaming = streaming;
         self
     }
 
@@ -307,6 +318,7 @@ impl EngineBuilder {
         let options = LoadOptions {
             device: &device,
             accelerator: accelerator.as_ref().map(|(device, plan)| (device, plan)),
+            streaming: self.streaming,
             sparsity: self.sparsity,
             predictors: &self.predictors,
             exec: &exec,

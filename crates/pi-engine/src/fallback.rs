@@ -87,6 +87,7 @@ impl Inner {
             let options = LoadOptions {
                 device: &self.cpu,
                 accelerator: None,
+                streaming: None,
                 sparsity: fallback.sparsity,
                 predictors: &fallback.predictors,
                 exec: &self.exec,

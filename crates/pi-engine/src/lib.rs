@@ -46,6 +46,7 @@ mod source;
 mod sparsity;
 mod step;
 mod stop;
+mod stream;
 pub mod tokenizer;
 #[cfg(feature = "train")]
 pub mod train;
@@ -65,6 +66,7 @@ pub use schedule::Schedule;
 pub use session::{Session, SessionOptions, Stats, StepToken};
 pub use source::WeightSource;
 pub use sparsity::{Sparsity, SparsityReport};
+pub use stream::Streaming;
 
 pub use pi_core;
 pub use pi_gguf;

@@ -14,6 +14,7 @@ use crate::{
     schedule::{self, LayerShape, Marking},
     source::{Reader, WeightSource},
     sparsity::{Sparsity, SparsityReport, skippable},
+    stream::{Stream, Streaming},
 };
 use pi_core::{
     AttentionSpec, Dense, Device, Down, Executor, FfnWeights, KvTypes, LinearSpec, Matrix, NeuronSet, NormSpec,
@@ -27,6 +28,8 @@ pub(crate) struct LoadOptions<'a> {
     pub device: &'a Arc<dyn Device>,
     /// A device beside it, and what belongs there.
     pub accelerator: Option<(&'a Arc<dyn Device>, &'a Plan)>,
+    /// When neurons of the CPU go there for a step.
+    pub streaming: Option<Streaming>,
     pub sparsity: Sparsity,
     pub predictors: &'a Predictors,
     pub exec: &'a Arc<dyn Executor>,
@@ -326,17 +329,27 @@ impl Loader<'_> {
         let accelerator = self.device(wanted, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
         if Arc::ptr_eq(accelerator, cpu) {
             let all = cpu.sparse_ffn(ffn, &NeuronSet::all(ffn.neurons()))?;
-            return Ok(hybrid::Parts { hot: None, cold: Some(all) });
+            return Ok(hybrid::Parts { hot: None, cold: Some(all), stream: self.stream(ffn, hot)? });
         }
         if hot.is_all() {
-            return Ok(hybrid::Parts { hot: Some(accelerator.sparse_ffn(ffn, hot)?), cold: None });
+            return Ok(hybrid::Parts { hot: Some(accelerator.sparse_ffn(ffn, hot)?), cold: None, stream: None });
         }
         if let Down::OutputMajor(down) = &ffn.down {
             return Err(undivided(&self.reader.path(), down.name(), hot));
         }
         self.device(Side::Cpu, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
+        let stream = self.stream(ffn, hot)?;
         let (hot, cold) = (accelerator.sparse_ffn(ffn, hot)?, cpu.sparse_ffn(ffn, &hot.others())?);
-        Ok(hybrid::Parts { hot: Some(hot), cold: Some(cold) })
+        Ok(hybrid::Parts { hot: Some(hot), cold: Some(cold), stream })
+    }
+
+    /// How the neurons that are not hot get to the accelerator, if they may and it has kernels for them.
+    fn stream(&self, ffn: &FfnWeights, hot: &NeuronSet) -> Result<Option<Arc<Stream>>> {
+        let Some(when) = self.options.streaming else { return Ok(None) };
+        let device = self.device(Side::Accelerator, ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]))?;
+        let there = self.side(device) == Side::Accelerator;
+        let stream = || Stream { device: device.clone(), weights: ffn.clone(), neurons: hot.others(), when };
+        Ok(there.then(|| Arc::new(stream())))
     }
 
     fn predictor(

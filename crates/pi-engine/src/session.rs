@@ -2,6 +2,7 @@
 
 use crate::{
     Engine, Error, Result,
+    hybrid::Sent,
     layer::{LayerCounts, LayerRun, Observer},
     watched::Watched,
 };
@@ -68,6 +69,10 @@ pub struct Stats {
     pub marked: Vec<f32>,
     /// Per layer: share of neurons that were computed by the dense path, 0 to 1 (see [`pi_sparse_cpu::Crossover`]).
     pub dense: Vec<f32>,
+    /// Layers of steps whose neurons of the CPU were sent to the accelerator (see [`Streaming`](crate::Streaming)).
+    pub streamed: u64,
+    /// Layers of steps that were long enough for that, but had no room there: the CPU computed them.
+    pub not_streamed: u64,
 }
 
 impl Stats {
@@ -345,14 +350,25 @@ impl Session {
             self.layers.iter().map(|r| share(&r.counts)).collect()
         };
         let (tokens, bytes) = (self.tokens, self.stats.bytes);
-        Stats { tokens, bytes, active: shares(|r| r.active), marked: shares(|r| r.marked), dense: shares(|r| r.dense) }
+        let sent = |part: fn(&Sent) -> u64| self.layers.iter().map(|r| part(&r.ffn.sent)).sum();
+        Stats {
+            tokens,
+            bytes,
+            active: shares(|r| r.active),
+            marked: shares(|r| r.marked),
+            dense: shares(|r| r.dense),
+            streamed: sent(|s| s.streamed),
+            not_streamed: sent(|s| s.refused),
+        }
     }
 
     /// Counts from 0 again.
     pub fn reset_stats(&mut self) {
         self.tokens = 0;
         self.stats = OpStats::default();
-        self.layers.iter_mut().for_each(|l| l.counts = LayerCounts::default());
+        for layer in &mut self.layers {
+            (layer.counts, layer.ffn.sent) = (LayerCounts::default(), Sent::default());
+        }
     }
 
     /// The generated token that belongs at the end of `seq`, if the sequence is as [`set_pending`](Self::set_pending) left it.

@@ -3,7 +3,6 @@
 use crate::{
     Error, Result, Session, StepToken,
     engine::Inner,
-    hybrid::PartRuns,
     layer::{Layer, LayerRun, Observer},
     plan::Side,
     schedule::{Node, Operation},
@@ -14,6 +13,7 @@ impl Session {
     /// Computes the tokens of the batch that was planned.
     pub(crate) fn compute(&mut self, tokens: &[StepToken], mut observer: Option<&mut dyn Observer>) -> Result<()> {
         let inner = self.engine.inner.clone();
+        self.layers.iter_mut().for_each(|run| run.ffn.abandon());
         for node in inner.model.schedule.nodes() {
             match node.layer {
                 Some(layer) => {
@@ -80,7 +80,7 @@ impl Session {
                 }
                 return Ok(());
             }
-            Operation::Fetch => return Ok(PartRuns::fetch(x, active)?),
+            Operation::Fetch => return Ok(run.ffn.fetch(x, active)?),
             Operation::Ffn => return Ok(run.ffn.submit(node.side, x, active)?),
             Operation::Merge => {
                 if let Some(observer) = observer {

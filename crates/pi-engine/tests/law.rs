@@ -8,7 +8,7 @@ use common::{
     placed::{ALL, TOLERANCE, any_plan, plan, sim, sim_of},
 };
 use pi_core::{KvType, QuantType, Serial};
-use pi_engine::{Engine, EngineBuilder, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken};
+use pi_engine::{Engine, EngineBuilder, Plan, Predictors, SessionOptions, Side, Sparsity, StepToken, Streaming};
 use pi_gguf::Kind;
 use pi_sparse_cpu::{CpuDevice, Kernels};
 use pi_testkit::{Random, TinyModel, sim::SimOptions, synth::Family};
@@ -156,7 +156,10 @@ fn any_placement_gives_the_logits_of_the_cpu_and_counts_every_neuron_once() {
             for _ in 0..2 {
                 let plan = any_plan(&cpu, &mut random);
                 let device = sim(SimOptions::default());
-                let both = case.settings().threads(case.threads).accelerator(device, plan.clone()).load(&file).unwrap();
+                // every third sends what is on the CPU there for steps of 5 tokens or more
+                let streaming = (random.below(3) == 0).then_some(Streaming { from: 5, memory: u64::MAX });
+                let settings = case.settings().threads(case.threads).streaming(streaming);
+                let both = settings.accelerator(device, plan.clone()).load(&file).unwrap();
                 let (got, counted) = case.talk.hold(&both);
                 let off = difference(&got, &want);
                 assert!(off <= case.tolerance(), "{off:e}: {case:?}, {plan:?}");

@@ -142,6 +142,7 @@ fn checked(
         downloads: now.downloads - before.downloads,
         waits: now.waits - before.waits,
         launches: now.launches - before.launches,
+        streamed: now.streamed - before.streamed,
         moved: now.moved - before.moved,
     };
     Ok((logits, counts))

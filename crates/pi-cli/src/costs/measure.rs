@@ -15,6 +15,8 @@ use std::{
 const ACTIVE: f64 = 0.1;
 /// The type of the dense matrix: what most models are stored in.
 const DENSE: QuantType = QuantType::Q4_0;
+/// Tokens that share a matrix in a long prompt.
+const PROMPT: usize = 128;
 /// Numbers per row of what is moved.
 const ROW: usize = 4096;
 /// Rows of the larger move: 4 MiB.
@@ -76,18 +78,27 @@ pub struct Link {
 pub fn side(
     device: &dyn Device,
     reference: &dyn Device,
-    assumed: f64,
+    assumed: &SideCosts,
     types: &[QuantType],
     effort: Effort,
     missing: &mut Vec<String>,
 ) -> std::result::Result<SideCosts, String> {
     let begun = Instant::now();
-    let mut side = SideCosts { bandwidth: Figure::assumed(assumed), neurons: BTreeMap::new() };
+    let mut side = SideCosts { neurons: BTreeMap::new(), ..assumed.clone() };
     if device.supports(DENSE) {
         let product = Product { ty: DENSE, rows: effort.neurons, cols: effort.dim, tokens: 1 };
         let bytes = product.rows * DENSE.row_bytes(product.cols).unwrap_or(0);
-        match speed(&Case::Product(product), bytes, device, effort) {
-            Ok(found) => side.bandwidth = Figure::measured(found),
+        match speed(&Case::Product(product.clone()), bytes, device, effort) {
+            Ok(found) => {
+                side.bandwidth = Figure::measured(found);
+                let work = product.rows * product.cols * PROMPT;
+                let prompt = Case::Product(Product { tokens: PROMPT, ..product });
+                // the weights are read once for all tokens: where they come from does not matter
+                match speed(&prompt, work, device, Effort { cold: 0, ..effort }) {
+                    Ok(found) => side.prompt = Figure::measured(found),
+                    Err(e) => missing.push(format!("dense matrices of {PROMPT} tokens: {e}")),
+                }
+            }
             Err(e) => missing.push(format!("dense matrices: {e}")),
         }
     }
@@ -109,7 +120,7 @@ pub fn side(
     Ok(side)
 }
 
-/// Bytes per second of a case whose steps read `bytes`.
+/// Bytes per second of a case whose steps read `bytes`, or whatever else it is that they do so many of.
 fn speed(case: &Case, bytes: usize, device: &dyn Device, effort: Effort) -> Result<f64> {
     let mut prepared = case.prepare(device, effort.cold)?;
     // all weights are touched once
@@ -212,6 +223,10 @@ mod tests {
         panic!("{seen:?}");
     }
 
+    fn assumed(bandwidth: f64) -> SideCosts {
+        SideCosts { bandwidth: Figure::assumed(bandwidth), ..pi_engine::costs::Costs::default().host }
+    }
+
     #[test]
     fn the_figures_of_a_simulated_device_are_those_it_was_given() {
         let options =
@@ -219,8 +234,9 @@ mod tests {
         let device = SimDevice::new(Arc::new(cpu()), options).unwrap();
         near(|| {
             let mut missing = Vec::new();
-            let side = side(&device, &cpu(), 1.0, &[QuantType::F16], small(), &mut missing).unwrap();
+            let side = side(&device, &cpu(), &assumed(1.0), &[QuantType::F16], small(), &mut missing).unwrap();
             assert_eq!(missing, [""; 0]);
+            assert_eq!(side.prompt.origin, pi_engine::costs::Origin::Measured);
             let link = link(&device, Duration::from_millis(400)).unwrap().expect("memory of its own");
             // a launch takes its time as well: it is a part of what an operator of this size reaches
             let reached = |bytes: f64| bytes / (bytes / 4e8 + 4e-4);
@@ -240,7 +256,7 @@ mod tests {
         let types = [QuantType::F16, QuantType::Q8_0];
         let measured = |device: &dyn Device, effort| {
             let mut missing = Vec::new();
-            (side(device, &cpu(), 7e9, &types, effort, &mut missing).unwrap(), missing)
+            (side(device, &cpu(), &assumed(7e9), &types, effort, &mut missing).unwrap(), missing)
         };
         let lacking = with(SimOptions { lacking: vec![QuantType::Q4_0, QuantType::F16], ..SimOptions::default() });
         let (found, missing) = measured(&lacking, small());
@@ -248,7 +264,10 @@ mod tests {
         assert_eq!(found.neurons.keys().collect::<Vec<_>>(), [&QuantType::Q8_0]);
         let tiny = with(SimOptions { memory: 1 << 20, ..SimOptions::default() });
         let (found, missing) = measured(&tiny, small());
-        assert!(found.neurons.is_empty() && missing.len() == 2 && missing[0].contains("no memory"), "{missing:?}");
+        // the dense matrix has room, but not what 128 tokens make of it
+        assert!(found.neurons.is_empty() && missing.len() == 3, "{missing:?}");
+        assert!(missing.iter().all(|why| why.contains("no memory")), "{missing:?}");
+        assert_eq!(found.prompt, assumed(7e9).prompt);
         let (found, missing) = measured(&cpu(), Effort { limit: Duration::ZERO, ..small() });
         assert!(found.neurons.is_empty() && missing[1].contains("no time left"), "{missing:?}");
         assert_eq!(link(&cpu(), Duration::from_millis(1)), Ok(None), "the CPU has no memory apart");

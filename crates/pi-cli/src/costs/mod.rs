@@ -31,6 +31,8 @@ struct Entry {
     device: Option<String>,
     bytes_per_second: Option<f64>,
     neuron_bytes_per_second: BTreeMap<String, f64>,
+    /// Multiply-adds of long prompts.
+    prompt_per_second: Option<f64>,
     link_bytes_per_second: Option<f64>,
     sync_seconds: Option<f64>,
 }
@@ -44,6 +46,7 @@ impl Entry {
             device: device.map(Into::into),
             bytes_per_second: measured(side.bandwidth),
             neuron_bytes_per_second: neurons.collect(),
+            prompt_per_second: measured(side.prompt),
             link_bytes_per_second: link.map(|l| l.bandwidth),
             sync_seconds: link.map(|l| l.sync),
         }
@@ -53,6 +56,9 @@ impl Entry {
     fn fill(&self, side: &mut SideCosts) -> Result<(), String> {
         if let Some(value) = self.bytes_per_second {
             side.bandwidth = figure("bytes_per_second", value)?;
+        }
+        if let Some(value) = self.prompt_per_second {
+            side.prompt = figure("prompt_per_second", value)?;
         }
         for (name, &value) in &self.neuron_bytes_per_second {
             let ty = QuantType::from_name(name).ok_or_else(|| format!("unknown type '{name}'"))?;
@@ -130,6 +136,7 @@ mod tests {
         SideCosts {
             bandwidth: Figure::measured(bandwidth),
             neurons: BTreeMap::from([(ty, Figure::measured(neurons)), (QuantType::F32, Figure::assumed(1.0))]),
+            prompt: Figure::measured(7.0 * bandwidth),
         }
     }
 
@@ -153,6 +160,7 @@ mod tests {
         assert_eq!((&alone.device, alone.sync), (&Costs::default().device, Costs::default().sync));
         let both = find(&path, &key(1), Some(gpu)).unwrap();
         assert_eq!((both.link, both.sync), (Figure::measured(3e9), Figure::measured(1e-5)));
+        assert_eq!((both.host.prompt, both.device.prompt), (Figure::measured(14e9), Figure::measured(63e9)));
         assert_eq!(both.device.neurons(QuantType::F16), Figure::measured(8e9));
         assert_eq!(find(&path, &key(1), Some("gpu:0 of another")).unwrap(), alone);
         assert_eq!(find(&path, &key(2), Some(gpu)), Ok(Costs::default()));
@@ -175,6 +183,7 @@ mod tests {
             "{\"version\": 2}".into(),
             with("1000000000.0", "-1"),
             with("1000000000.0", "0"),
+            with("7000000000.0", "-7"),
             with("500000000.0", "1e999"),
             with("500000000.0", "null"),
             with("Q4_0", "Q9_9"),

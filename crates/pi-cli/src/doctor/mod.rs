@@ -104,8 +104,8 @@ fn costs_of(
     let effort = if flags.quick { measure::Effort::quick } else { measure::Effort::usual };
     let effort = effort(machine::cold()).shared(if flags.device == Accelerator::None { 1 } else { 2 });
     let (mut missing, usual) = (Vec::new(), Costs::default());
-    let assumed = if name.is_none() { usual.host } else { usual.device }.bandwidth.value;
-    let side = measure::side(device, &reference, assumed, &measure::TYPES, effort, &mut missing);
+    let assumed = if name.is_none() { usual.host } else { usual.device };
+    let side = measure::side(device, &reference, &assumed, &measure::TYPES, effort, &mut missing);
     let side = side.map_err(Failure::Work)?;
     let link = match name {
         None => None,

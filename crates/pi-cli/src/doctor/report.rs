@@ -58,6 +58,8 @@ pub struct CostsReport {
     device: Option<&'static str>,
     /// What a dense matrix of a token is read with.
     bytes_per_second: FigureReport,
+    /// Multiply-adds per second of dense matrices that many tokens share.
+    prompt_per_second: FigureReport,
     /// What neurons that fire here and there are read with, by type.
     neuron_bytes_per_second: BTreeMap<&'static str, FigureReport>,
     /// Of an accelerator with memory of its own: what moves go with, and how long a wait for a small result takes.
@@ -101,6 +103,7 @@ impl CostsReport {
             link_bytes_per_second: link.map(|l| l.bandwidth.round()),
             sync_seconds: link.map(|l| l.sync),
             bytes_per_second: side.bandwidth.into(),
+            prompt_per_second: side.prompt.into(),
             neuron_bytes_per_second: QuantType::ALL.map(|ty| (ty.name(), side.neurons(ty).into())).into(),
             missing,
             seconds: time.as_secs_f64(),
@@ -127,6 +130,7 @@ impl CostsReport {
         if let (Some(link), Some(sync)) = (self.link_bytes_per_second, self.sync_seconds) {
             let _ = writeln!(t, "  moves {:.1}; a wait takes {:.0} µs", link / 1e9, sync * 1e6);
         }
+        let _ = writeln!(t, "  long prompts: 10⁹ multiply-adds/s {}", shown(&self.prompt_per_second));
         self.missing.iter().for_each(|why| {
             let _ = writeln!(t, "  not measured: {why}");
         });

@@ -1,7 +1,7 @@
 //! What a plan allocates on the device, byte by byte.
 
 use super::survey::Survey;
-use crate::{Plan, Side};
+use crate::{Plan, Side, stream::scratch};
 
 /// A layer's bytes on the device, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,6 @@ impl Survey {
 
     /// What an FFN of `hot` neurons needs beside its weights.
     pub(super) fn scratch(&self, hot: usize) -> u64 {
-        4 * self.limits.tokens as u64 * (hot + self.config.dim) as u64
+        scratch(self.limits.tokens, hot, self.config.dim)
     }
 }

@@ -44,6 +44,7 @@ mod memory;
 mod neurons;
 mod policy;
 mod statistics;
+mod streaming;
 mod survey;
 mod times;
 mod topup;
@@ -56,7 +57,7 @@ pub use policy::Policy;
 pub use statistics::Statistics;
 pub use times::{LayerTime, Times};
 
-use crate::{Error, Plan, Predictors, Result, SessionOptions, Sparsity, costs::Costs, source::WeightSource};
+use crate::{Error, Plan, Predictors, Result, SessionOptions, Sparsity, Streaming, costs::Costs, source::WeightSource};
 use pi_core::{Activation, Device, KvTypes, NeuronSet};
 use pi_predictor::profile::Profile;
 use survey::Survey;
@@ -131,6 +132,10 @@ pub struct Planned {
     pub memory: MemoryUse,
     /// Seconds that a token is expected to take.
     pub times: Times,
+    /// From how many tokens of a step on it pays to send the neurons that are on the CPU to the device for that step, by the request's costs,
+    /// and the memory that the largest layer needs for the session's largest step. `None` if it does not pay for any step of the session. The
+    /// memory is not a part of [`memory`](Self::memory).
+    pub streaming: Option<Streaming>,
     /// How often neurons fire, and from where that is known.
     pub statistics: Statistics,
     /// How the neurons were chosen; `None` if the plan was given.
@@ -140,6 +145,11 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// [`streaming`](Self::streaming) if it fits into what the plan leaves of the budget.
+    pub fn affordable_streaming(&self) -> Option<Streaming> {
+        self.streaming.filter(|s| s.memory <= self.budget.saturating_sub(self.memory.total()))
+    }
+
     /// Neurons on the device.
     pub fn hot(&self) -> usize {
         self.plan.layers.iter().map(|l| l.hot.len()).sum()
@@ -208,7 +218,8 @@ fn finish(
     notes.extend(survey.notes(&plan));
     let memory = MemoryUse::of(&survey, &plan);
     let times = Times::of(&survey, &statistics, &plan, &request.costs);
-    Planned { plan, budget: request.budget, memory, times, statistics, choice, notes }
+    let streaming = streaming::pays(&survey, &plan, &request.costs);
+    Planned { plan, budget: request.budget, memory, times, streaming, statistics, choice, notes }
 }
 
 /// A number that is as good as random.

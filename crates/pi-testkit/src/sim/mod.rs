@@ -20,7 +20,7 @@ use queue::Queue;
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -67,6 +67,8 @@ pub struct SimCounts {
     pub waits: u64,
     /// Operators put in the queue.
     pub launches: u64,
+    /// Operators of FFNs whose weights were copied to the device while there were hidden states on it, and not before.
+    pub streamed: u64,
     /// Bytes copied either way.
     pub moved: u64,
 }
@@ -81,6 +83,9 @@ struct Shared {
     options: SimOptions,
     queue: Queue,
     used: AtomicU64,
+    most: AtomicU64,
+    /// There were hidden states: a session is open, and who makes an operator has it wait for its weights.
+    serving: AtomicBool,
     counts: Mutex<SimCounts>,
     /// Launches until the device is lost.
     left: AtomicU64,
@@ -134,7 +139,10 @@ impl Taken {
         shared.alive()?;
         let fits = |used: u64| used.checked_add(bytes).filter(|all| *all <= shared.options.memory);
         match shared.used.fetch_update(Relaxed, Relaxed, fits) {
-            Ok(_) => Ok(Self { bytes, shared: shared.clone() }),
+            Ok(before) => {
+                shared.most.fetch_max(before + bytes, Relaxed);
+                Ok(Self { bytes, shared: shared.clone() })
+            }
             Err(used) => {
                 let all = shared.options.memory;
                 Err(shared.fail(format!("no memory for {bytes} bytes: {used} of {all} are taken")))
@@ -163,6 +171,8 @@ impl SimDevice {
             queue: Queue::new()?,
             options,
             used: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+            serving: AtomicBool::new(false),
             counts: Mutex::default(),
             left: AtomicU64::new(u64::MAX),
         };
@@ -177,6 +187,11 @@ impl SimDevice {
     /// Bytes of memory in use: weights, caches, hidden states.
     pub fn used(&self) -> u64 {
         self.shared.used.load(Relaxed)
+    }
+
+    /// The most bytes that were ever in use.
+    pub fn most_used(&self) -> u64 {
+        self.shared.most.load(Relaxed)
     }
 
     /// The device is lost after so many more operators: everything fails from then on.
@@ -213,6 +228,7 @@ impl Device for SimDevice {
     }
 
     fn hidden(&self, max_tokens: usize, dim: usize) -> Result<Hidden> {
+        self.shared.serving.store(true, Relaxed);
         let len = max_tokens.saturating_mul(dim);
         let data = Resident::with_mirror(len, Box::new(Buffer::<f32>::new(&self.shared, len)?));
         Ok(Hidden::with_data(max_tokens, dim, data))
@@ -271,7 +287,12 @@ impl Device for SimDevice {
         let biases = [&weights.gate_bias, &weights.up_bias].into_iter().flatten().count() * neurons.len();
         let owns_first = !neurons.is_empty() && neurons.id(0) == 0;
         let bias = weights.down_bias.as_ref().filter(|_| owns_first).map_or(0, |b| b.len());
-        let taken = Taken::new(&self.shared, (first + down + 4 * (biases + bias)) as u64)?;
+        let bytes = first + down + 4 * (biases + bias);
+        let taken = Taken::new(&self.shared, bytes as u64)?;
+        if self.shared.serving.load(Relaxed) {
+            self.shared.count(|c| c.streamed += 1);
+            self.shared.queue.push(self.shared.transfer(bytes), || ());
+        }
         Ok(Arc::new(SimFfn { inner, dim: weights.dim(), _taken: taken, shared: self.shared.clone() }))
     }
 
