@@ -61,6 +61,7 @@ pub fn read<E: DeserializeOwned>(path: &Path, expected: u32) -> Result<Option<Ve
     match fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),
+        Ok(data) if !data.is_file() => return Err("it is no regular file".into()),
         Ok(data) if data.len() > MOST => return Err(format!("it has {} bytes", data.len())),
         Ok(_) => {}
     }

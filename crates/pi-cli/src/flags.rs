@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser, value_parser};
 use pi_engine::{
-    OnDeviceLoss, SamplingParams, Sparsity,
+    SamplingParams, Sparsity,
     pi_core::{Activation, KvType, KvTypes, text::TokenId},
 };
 use std::{ffi::OsString, path::PathBuf};
@@ -171,9 +171,6 @@ pub struct EngineFlags {
     /// How values are kept; also -ctv
     #[arg(long, value_name = "f16|f32|q8_0")]
     pub cache_type_v: Option<KvType>,
-    /// When a device fails in the middle of its work: error, or cpu: the CPU goes on from where it was, with the same text
-    #[arg(long, value_name = "error|cpu", default_value = "error")]
-    pub on_device_loss: OnDeviceLoss,
     /// Look for numbers that are not finite in every tensor and after every operator, and name the first place. Slow
     #[arg(long)]
     pub check: bool,

@@ -38,7 +38,7 @@ pub fn load(
     let failure = |e: Error| Failure::engine(&e, path);
     let source = if flags.no_mmap { Source::InMemory } else { Source::Mapped };
     let predictors = flags.predictor.predictors(sparsity)?;
-    let mut builder = Engine::builder().kv(flags.kv_types()).check(flags.check).on_device_loss(flags.on_device_loss);
+    let mut builder = Engine::builder().kv(flags.kv_types()).check(flags.check);
     builder = builder.sparsity(sparsity).predictors(predictors.clone());
     let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
     let isa = kernels.isa();

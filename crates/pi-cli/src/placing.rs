@@ -9,7 +9,7 @@ use crate::{
 };
 use clap::{Args, ValueEnum, ValueHint};
 use pi_engine::{
-    EngineBuilder, Error, Predictors, SessionOptions, Sparsity, arch,
+    EngineBuilder, Error, OnDeviceLoss, Predictors, SessionOptions, Sparsity, arch,
     costs::Costs,
     pi_core::{Activation, Device, KvTypes, NeuronSet, Serial},
     pi_gguf::{File, NeuronIndex},
@@ -42,7 +42,7 @@ pub struct PlacingFlags {
     /// Accelerator beside the CPU: none, simulated (one that exists in this program only, to try plans out; it makes nothing faster)
     #[arg(long, value_enum, value_name = "none|simulated", default_value_t, hide_default_value = true)]
     pub device: Accelerator,
-    /// Most memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache and scratch [default: all it has]
+    /// Most memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache and scratch [default: all it has; a simulated one has 1]
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
     pub vram_budget: Option<u64>,
     /// Go on with the CPU alone where there is no accelerator, instead of refusing
@@ -50,6 +50,10 @@ pub struct PlacingFlags {
     pub allow_cpu: bool,
     #[command(flatten)]
     pub neurons: NeuronFlags,
+    /// When the accelerator fails in the middle of its work: error, or cpu: the CPU goes on from where it was, with the same
+    /// text [default: error]
+    #[arg(long, value_name = "error|cpu")]
+    pub on_device_loss: Option<OnDeviceLoss>,
     /// Choose neurons anew, and replace what was kept of an earlier run
     #[arg(long, conflicts_with = "gpu_index")]
     pub reset_gpu_index: bool,
@@ -107,6 +111,7 @@ impl PlacingFlags {
         let n = &self.neurons;
         let all = [
             ("--vram-budget", self.vram_budget.is_some()),
+            ("--on-device-loss", self.on_device_loss.is_some()),
             ("--profile", n.profile.is_some()),
             ("--policy", n.policy.is_some()),
             ("--gpu-index", n.gpu_index.is_some()),
@@ -133,6 +138,7 @@ impl PlacingFlags {
                 "streaming: steps of {from} tokens or more send the CPU's neurons to the device, {memory} at a time"
             ));
         }
+        let builder = builder.on_device_loss(self.on_device_loss.unwrap_or_default());
         Ok(builder.streaming(streaming).accelerator(device, planned.plan))
     }
 

@@ -23,6 +23,21 @@ pub fn positive(text: &str) -> Result<f32, String> {
     number(text, |v| v > 0.0, "a number above 0")
 }
 
+/// A speed in GB/s: nothing that a machine could have is outside.
+pub fn speed(text: &str) -> Result<f32, String> {
+    number(text, |v| (1e-3..=1e6).contains(&v), "a number of GB/s from 0.001 to 1000000")
+}
+
+/// Microseconds, up to a second.
+pub fn microseconds(text: &str) -> Result<f32, String> {
+    number(text, |v| (0.0..=1e6).contains(&v), "a number of microseconds from 0 to 1000000")
+}
+
+/// How many times slower something is.
+pub fn times_slower(text: &str) -> Result<f32, String> {
+    number(text, |v| (1.0..=1e6).contains(&v), "a number from 1 to 1000000")
+}
+
 /// A share.
 pub fn share(text: &str) -> Result<f32, String> {
     number(text, |v| (0.0..=1.0).contains(&v), "a number from 0 to 1")
@@ -75,6 +90,8 @@ mod tests {
             assert!(share(bad).is_err(), "{bad}");
         }
         assert!(from_zero("-1").is_err() && positive("0").is_err() && finite("nan").is_err());
+        assert!(["1e30", "0", "nan"].into_iter().all(|bad| speed(bad).is_err() && times_slower(bad).is_err()));
+        assert!(microseconds("1e30").is_err() && microseconds("-1").is_err() && microseconds("0") == Ok(0.0));
         assert_eq!((share("1"), from_zero("0"), finite("-2.5")), (Ok(1.0), Ok(0.0), Ok(-2.5)));
         assert_eq!((seed("-1"), seed("42")), (Ok(Seed(None)), Ok(Seed(Some(42)))));
         assert!(seed("-2").is_err() && seed("x").is_err() && seed("1e3").is_err());

@@ -100,8 +100,8 @@ fn how_the_model_is_loaded_and_computed_does_not_change_the_text() {
         "--kv f32",
         "-ctk f32 -ctv f32",
         "-ctv f32",
-        "--on-device-loss cpu",
-        "--on-device-loss error",
+        "--device simulated --on-device-loss cpu",
+        "--device simulated --on-device-loss error",
     ] {
         assert_eq!(greedy(line), want, "{line}");
     }

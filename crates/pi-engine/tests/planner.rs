@@ -360,8 +360,7 @@ fn an_index_of_another_shape_or_size_is_refused() {
 /// PowerInfer's own index of its own model.
 #[test]
 fn an_index_of_powerinfer_is_a_plan() {
-    let Some(folder) = std::env::var_os("PI_TEST_DATA").map(std::path::PathBuf::from) else { return };
-    let folder = folder.join("powerinfer-samples/small");
+    let Some(folder) = pi_testkit::data::test_data("powerinfer-samples/small") else { return };
     let file = File::open(folder.join("small.powerinfer.gguf")).unwrap();
     let index = NeuronIndex::open(folder.join("small.powerinfer.gguf.generated.gpuidx")).unwrap();
     let hot = hot_of_index(&index, &pi_engine::arch::detect(&file).unwrap().1).unwrap();

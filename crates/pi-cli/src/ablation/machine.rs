@@ -22,19 +22,19 @@ const WAKE: f64 = 60e-6;
 #[command(next_help_heading = "Simulated machine")]
 pub struct MachineFlags {
     /// What its CPU reads, in GB/s
-    #[arg(long, value_name = "GB/S", default_value_t = 25.0, value_parser = values::positive)]
+    #[arg(long, value_name = "GB/S", default_value_t = 25.0, value_parser = values::speed)]
     sim_host: f32,
     /// What its accelerator reads, in GB/s
-    #[arg(long, value_name = "GB/S", default_value_t = 300.0, value_parser = values::positive)]
+    #[arg(long, value_name = "GB/S", default_value_t = 300.0, value_parser = values::speed)]
     sim_device: f32,
     /// What goes between the two, in GB/s
-    #[arg(long, value_name = "GB/S", default_value_t = 12.0, value_parser = values::positive)]
+    #[arg(long, value_name = "GB/S", default_value_t = 12.0, value_parser = values::speed)]
     sim_link: f32,
     /// What the start of an operator or a move takes, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 5.0, value_parser = values::from_zero)]
+    #[arg(long, value_name = "US", default_value_t = 5.0, value_parser = values::microseconds)]
     sim_latency: f32,
     /// How many times slower all of it is simulated [default: as much as this machine needs]
-    #[arg(long, value_name = "X", value_parser = values::positive)]
+    #[arg(long, value_name = "X", value_parser = values::times_slower)]
     slow_motion: Option<f32>,
 }
 

@@ -70,8 +70,9 @@ impl Entry {
 
 /// Of a damaged file, figures may be anything.
 fn figure(name: &str, value: f64) -> Result<Figure, String> {
-    let valid = value.is_finite() && value > 0.0;
-    if valid { Ok(Figure::measured(value)) } else { Err(format!("{name}: {value} is not above 0")) }
+    // seconds of a wait, and what is done in a second: no machine is outside
+    let valid = (1e-12..=1e18).contains(&value);
+    if valid { Ok(Figure::measured(value)) } else { Err(format!("{name}: {value} is no figure of a machine")) }
 }
 
 /// The file, whether it exists or not. `None` if the system has no cache folder.

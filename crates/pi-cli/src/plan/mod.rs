@@ -94,9 +94,11 @@ pub fn run(flags: &PlanFlags) -> Result {
         let files = [of("the profile", &flags.neurons.profile), of("an index that is read", &flags.neurons.gpu_index)];
         files.into_iter().flatten().chain([("the model", flags.model.clone())]).collect::<Vec<_>>()
     };
-    for output in [&flags.map, &flags.write_gpu_index].into_iter().flatten() {
-        let read = read();
-        check_output(output, read.iter().map(|(what, path)| (*what, path.as_path())))?;
+    for (output, other) in [(&flags.map, None), (&flags.write_gpu_index, flags.map.clone())] {
+        let Some(output) = output else { continue };
+        let mut kept = read();
+        kept.extend(other.map(|map| ("the map", map)));
+        check_output(output, kept.iter().map(|(what, path)| (*what, path.as_path())))?;
     }
     let failure = |e: Error| Failure::engine(&e, &flags.model);
     let file = File::open(&flags.model).map_err(|e| failure(e.into()))?;
@@ -124,6 +126,15 @@ pub fn run(flags: &PlanFlags) -> Result {
     let device = simulated(flags.vram_budget)?;
     let request = asked.request(&setup, &*device, flags.vram_budget, &flags.neurons);
     let planned = planner::plan(&file, &request).map_err(failure)?;
+    // before anything is printed: who reads that may stop to listen
+    if let Some(path) = &flags.map {
+        write(path, map::draw(&flags.model, &planned).as_bytes())?;
+    }
+    if let Some(path) = &flags.write_gpu_index {
+        let index = index_of_plan(&planned.plan, planned.budget).map_err(failure)?;
+        index.save(path).map_err(|e| Failure::Work(e.to_string()))?;
+        say(&format!("{}: {} hot neurons", path.display(), planned.hot()));
+    }
     let mut out = Output::new();
     match flags.graph {
         Some(graph) => {
@@ -134,14 +145,6 @@ pub fn run(flags: &PlanFlags) -> Result {
         }
         None if flags.json => out.json(&json::Document::new(&flags.model, &planned))?,
         None => out.write(text::page(&flags.model, &planned).as_bytes())?,
-    }
-    if let Some(path) = &flags.map {
-        write(path, map::draw(&flags.model, &planned).as_bytes())?;
-    }
-    if let Some(path) = &flags.write_gpu_index {
-        let index = index_of_plan(&planned.plan, planned.budget).map_err(failure)?;
-        index.save(path).map_err(|e| Failure::Work(e.to_string()))?;
-        say(&format!("{}: {} hot neurons", path.display(), planned.hot()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,9 @@ pub use policy::Policy;
 pub use statistics::Statistics;
 pub use times::{LayerTime, Times};
 
-use crate::{Error, Plan, Predictors, Result, SessionOptions, Sparsity, Streaming, costs::Costs, source::WeightSource};
+use crate::{
+    Error, Plan, Predictors, Result, SessionOptions, Side, Sparsity, Streaming, costs::Costs, source::WeightSource,
+};
 use pi_core::{Activation, Device, KvTypes, NeuronSet};
 use pi_predictor::profile::Profile;
 use survey::Survey;
@@ -218,6 +220,11 @@ fn finish(
     notes.extend(survey.notes(&plan));
     let memory = MemoryUse::of(&survey, &plan);
     let times = Times::of(&survey, &statistics, &plan, &request.costs);
+    let cpu = Times::of(&survey, &statistics, &Plan::whole(&survey.config, Side::Cpu), &request.costs);
+    if cpu.total() < times.total() {
+        let [cpu, this] = [&cpu, &times].map(|times| 1.0 / times.total());
+        notes.push(format!("by these figures the CPU alone is faster: {cpu:.1} tokens/s instead of {this:.1}"));
+    }
     let streaming = streaming::pays(&survey, &plan, &request.costs);
     Planned { plan, budget: request.budget, memory, times, streaming, statistics, choice, notes }
 }
