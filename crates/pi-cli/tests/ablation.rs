@@ -86,7 +86,9 @@ fn what_cannot_be_compared_is_said() {
         (format!("--vram-budget 1 --text {}", text.display()), 1, "text.txt: expected at least 16 tokens"),
         ("--vram-budget 1 --activation silu".into(), 1, "silu"),
         ("--vram-budget -1".into(), 2, "from 0 on"),
-        ("--vram-budget 1 --sim-host 0".into(), 2, "above 0"),
+        ("--vram-budget 1 --sim-host 0".into(), 2, "GB/s from"),
+        ("--vram-budget 1 --sim-latency 1e30".into(), 2, "microseconds from"),
+        ("--vram-budget 1 --slow-motion 1e30".into(), 2, "from 1 to"),
         ("--vram-budget 1 --device cuda".into(), 2, "cuda"),
         (String::new(), 2, "--vram-budget"),
     ] {

@@ -153,6 +153,9 @@ fn a_map_and_an_index_are_written_and_the_index_is_used() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.err.contains(said), "{}", refused.err);
     }
+    let both = folder.path().join("both");
+    let twice = plan(&format!("--vram-budget 1 --map {0} --write-gpu-index {0}", both.display()));
+    assert!(twice.code == Some(1) && twice.err.contains("the map") && !both.exists(), "{}", twice.err);
     let kept = plan(&format!("--vram-budget 1 --gpu-index {0} --write-gpu-index {0}", index.display()));
     assert!(kept.code == Some(1) && kept.err.contains("is not replaced"), "{}", kept.err);
 }
