@@ -42,6 +42,6 @@ pub use activations::{Activations, Encode};
 pub use bandwidth::ReadTest;
 pub use crossover::Crossover;
 pub use device::CpuDevice;
-pub use kernels::{Activate, Axpy4, Isa, Kernels, Pack, Packed, Tile, TypeKernels};
+pub use kernels::{Activate, Axpy4, Dot4, Isa, Kernels, Pack, Packed, Tile, TypeKernels};
 pub use pi_core::Rope;
 pub use pool::Pool;
