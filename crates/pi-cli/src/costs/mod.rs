@@ -52,6 +52,17 @@ impl Entry {
         }
     }
 
+    /// Takes the figures that it lacks.
+    fn keep(&mut self, before: Self) {
+        self.bytes_per_second = self.bytes_per_second.or(before.bytes_per_second);
+        for (ty, value) in before.neuron_bytes_per_second {
+            self.neuron_bytes_per_second.entry(ty).or_insert(value);
+        }
+        self.prompt_per_second = self.prompt_per_second.or(before.prompt_per_second);
+        self.link_bytes_per_second = self.link_bytes_per_second.or(before.link_bytes_per_second);
+        self.sync_seconds = self.sync_seconds.or(before.sync_seconds);
+    }
+
     /// Puts its figures in the place of those of `side`.
     fn fill(&self, side: &mut SideCosts) -> Result<(), String> {
         if let Some(value) = self.bytes_per_second {
@@ -88,14 +99,20 @@ pub fn stored(isa: Isa, threads: usize, device: Option<&str>) -> Costs {
     found.unwrap_or_default()
 }
 
-/// Keeps what was measured of one side, beside what was measured of others: of the CPU, or with its link of an accelerator.
+/// Keeps what was measured of one side, beside what was measured of others: of the CPU, or with its link of an accelerator. What
+/// there was no time for this time stays as it was measured earlier.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn store(path: &Path, key: &Key, device: Option<&str>, side: &SideCosts, link: Option<Link>) -> io::Result<()> {
-    let entry = Entry::new(key, device, side, link);
-    let name = entry.device.clone();
-    cache::put(path, VERSION, entry, |e: &Entry| e.key == *key && e.device == name)
+    let mut entry = Entry::new(key, device, side, link);
+    let same = |e: &Entry| e.key == *key && e.device.as_deref() == device;
+    // a damaged file has nothing to stay
+    let before: Vec<Entry> = cache::read(path, VERSION).ok().flatten().unwrap_or_default();
+    if let Some(before) = before.into_iter().find(same) {
+        entry.keep(before);
+    }
+    cache::put(path, VERSION, entry, same)
 }
 
 /// Whether there are figures of the CPU, or of an accelerator.
@@ -150,6 +167,13 @@ mod tests {
         assert!(!has(&path, &key(1), None));
         store(&path, &key(1), None, &side(1e9, QuantType::Q4_0, 5e8), None).unwrap();
         store(&path, &key(1), None, &side(2e9, QuantType::Q4_0, 6e8), None).unwrap();
+        store(&path, &key(3), None, &side(1e9, QuantType::Q4_0, 5e8), None).unwrap();
+        store(&path, &key(3), None, &side(2e9, QuantType::Q6_K, 4e8), None).unwrap();
+        let twice = find(&path, &key(3), None).unwrap().host;
+        assert_eq!(twice.bandwidth, Figure::measured(2e9));
+        for (ty, value) in [(QuantType::Q4_0, 5e8), (QuantType::Q6_K, 4e8)] {
+            assert_eq!(twice.neurons(ty), Figure::measured(value), "a type that was not measured again stays");
+        }
         let link = Link { bandwidth: 3e9, sync: 1e-5 };
         store(&path, &key(1), Some(gpu), &side(9e9, QuantType::F16, 8e9), Some(link)).unwrap();
         assert!(has(&path, &key(1), None) && !has(&path, &key(2), None));
