@@ -44,7 +44,8 @@ pub fn check_output<'a>(output: &Path, kept: impl IntoIterator<Item = (&'a str, 
     if let Some((what, _)) = kept.into_iter().find(|(_, path)| resolved(path) == place) {
         return refuse(&format!("this is {what}, and is not replaced"));
     }
-    AtomicFile::create(output).map(drop).map_err(|e| Failure::Work(e.to_string()))
+    let tried = Interrupt::watch()?.after(|| AtomicFile::create(output).map(drop));
+    tried.map_err(|e| Failure::Work(e.to_string()))
 }
 
 /// The same for a folder that files are written into, and that is made if it is not there.
