@@ -28,7 +28,7 @@ fn start(args: &str) -> Child {
 fn an_answer_is_what_pi_run_writes_after_the_same_prompt() {
     let said = chat("--temp 0 -n 12", "Once upon a time\n");
     assert_eq!(said.code, Some(0), "{}", said.err);
-    let run = common::run_json(&format!("-m {} --temp 0 -n 12 --json", demo().display()));
+    let run = common::run_json(&format!("-m {} --temp 0 -n 12", demo().display()));
     assert_eq!(said.out.trim_end_matches('\n'), run["text"].as_str().unwrap().trim_end_matches('\n'));
     // a model that was not trained on conversations goes on with the text
     assert!(said.err.contains("0 tokens were known"), "{}", said.err);
@@ -92,7 +92,13 @@ fn a_conversation_is_saved_and_loaded_and_damaged_files_are_named() {
         assert!(said.code == Some(0) && said.err.contains(&format!("{name}: ")), "{}", said.err);
     }
     let said = chat("-n 1", &format!("/load {}\n/save {}\n", folder.path().display(), folder.path().display()));
-    assert!(said.code == Some(0) && said.err.matches(&*folder.path().to_string_lossy()).count() == 2, "{}", said.err);
+    assert!(
+        said.code == Some(0)
+            && said.err.matches("it exists and is no file").count() == 1
+            && said.err.contains("a file of at most"),
+        "{}",
+        said.err
+    );
 }
 
 #[test]

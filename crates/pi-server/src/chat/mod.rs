@@ -64,7 +64,7 @@ const TOOLS: &str = "chat template for tools";
 
 impl ChatTemplate {
     /// The template of a model's file. A file without one gets the preset whose control tokens its vocabulary has; a vocabulary
-    /// that has none of them (a model that was not trained on conversations) gets `plain`: the messages' texts, line by line.
+    /// that has none of them (a model that was not trained on conversations) gets `plain`: messages are lines, and answers go on with them.
     ///
     /// # Errors
     /// If the template cannot be read.
