@@ -123,6 +123,26 @@ impl AsRef<[u8]> for FileBytes {
     }
 }
 
+/// A mapped file's pages are in the system's cache, or can be read again.
+impl pi_core::Reclaim for FileBytes {
+    fn give_back(&self, range: std::ops::Range<usize>) {
+        #[cfg(target_os = "linux")]
+        if let Repr::Mapped(map) = &self.0 {
+            // Only pages that are in the range as a whole: others hold what is still used. A map begins with a page. Other processors
+            // than these have pages of up to 64 KiB, and multiples of that are whole pages whatever their size.
+            const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
+            let from = range.start.div_ceil(PAGE).saturating_mul(PAGE);
+            let to = range.end.min(map.len()) / PAGE * PAGE;
+            if from < to {
+                // SAFETY: the mapping is of a file and read-only, so nothing was written to pages that would be lost: whoever reads
+                // them finds the file's bytes, as before. The range is within the map. If the system refuses, nothing happened.
+                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
+            }
+        }
+        let _ = range; // copies in memory would be lost, and other systems decide themselves
+    }
+}
+
 impl std::fmt::Debug for FileBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.is_mapped() { "mapped" } else { "in memory" };
