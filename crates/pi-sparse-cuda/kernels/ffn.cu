@@ -191,9 +191,11 @@ __device__ __forceinline__ void down(const u8 *w, const float *h, int owned, int
 #pragma unroll
                 for (int k = 0; k < 8; ++k)
                     sum[k] = fmaf(by, v[k], sum[k]);
-            } else {
-                for (int k = 0; k < dim - column; ++k)
-                    sum[k] = fmaf(by, T::one(row, column + k), sum[k]);
+            } else { // unrolled, too: sums that are indexed would be in memory, and not in registers
+#pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    if (column + k < dim)
+                        sum[k] = fmaf(by, T::one(row, column + k), sum[k]);
             }
         }
     }

@@ -109,7 +109,7 @@ impl Attention for CudaAttention {
 enum Store {
     Device(CudaSlice<u8>),
     /// The kernels read and write the host's memory over the bus.
-    Host(Pinned<u8>, CUdeviceptr),
+    Host { at: CUdeviceptr, _memory: Pinned<u8> },
 }
 
 impl Store {
@@ -119,7 +119,7 @@ impl Store {
             KvPlace::Host => {
                 let memory = Pinned::raw(&gpu.context, bytes).map_err(|e| gpu.full(e, bytes))?;
                 let at = memory.device_address().map_err(|e| gpu.error(e))?;
-                Ok(Self::Host(memory, at))
+                Ok(Self::Host { at, _memory: memory })
             }
         }
     }
@@ -127,7 +127,7 @@ impl Store {
     fn address(&self, gpu: &Gpu) -> CUdeviceptr {
         match self {
             Self::Device(array) => gpu.address(array),
-            Self::Host(_, at) => *at,
+            Self::Host { at, .. } => *at,
         }
     }
 }
@@ -144,7 +144,7 @@ struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Store::Host(..) = self.keys {
+        if let Store::Host { .. } = self.keys {
             // kernels may still use memory that is not freed in the order of their queue
             let _ = self.op.gpu.stream.synchronize();
         }
