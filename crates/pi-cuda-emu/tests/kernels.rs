@@ -155,7 +155,12 @@ fn tiles_of_matrices_of_every_type_meet_many_tokens() {
                     let product = |t: usize, r: usize| {
                         let products = w[r * cols..][..cols].iter().zip(&x[t * cols..][..cols]);
                         let products = products.map(|(w, x)| f64::from(*w) * f64::from(*x));
-                        products.chain([f64::from(bias.map_or(0.0, |b| b[r])), f64::from(add) * f64::from(before[t * rows + r])]).collect()
+                        products
+                            .chain([
+                                f64::from(bias.map_or(0.0, |b| b[r])),
+                                f64::from(add) * f64::from(before[t * rows + r]),
+                            ])
+                            .collect()
                     };
                     near(&got, tokens, rows, &product, &format!("{ty}, {rows} x {cols}, {tokens} tokens"));
                 }
@@ -182,7 +187,12 @@ fn tiles_of_down_rows_of_every_type_are_summed() {
                 for got in run(&format!("pi_tile_down_{ty}"), grid, 256, &before, &args) {
                     let product = |t: usize, c: usize| {
                         let products = (0..owned).map(|i| f64::from(w[i * dim + c]) * f64::from(h[t * owned + i]));
-                        products.chain([f64::from(bias.map_or(0.0, |b| b[c])), f64::from(add) * f64::from(before[t * dim + c])]).collect()
+                        products
+                            .chain([
+                                f64::from(bias.map_or(0.0, |b| b[c])),
+                                f64::from(add) * f64::from(before[t * dim + c]),
+                            ])
+                            .collect()
                     };
                     near(&got, tokens, dim, &product, &format!("{ty}, {owned} x {dim}, {tokens} tokens"));
                 }

@@ -324,15 +324,8 @@ impl Loader<'_> {
         for m in matrices.into_iter().filter(|_| device.copies_weights()) {
             m.give_back(0..m.rows());
         }
-        let layer = Layer {
-            norm1,
-            attention: operator,
-            norm2,
-            ffn: parts,
-            predictor,
-            shape,
-            gate: gate(&ffn).0.clone(),
-        };
+        let layer =
+            Layer { norm1, attention: operator, norm2, ffn: parts, predictor, shape, gate: gate(&ffn).0.clone() };
         Ok((layer, bytes))
     }
 

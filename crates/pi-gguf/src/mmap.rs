@@ -149,3 +149,27 @@ impl std::fmt::Debug for FileBytes {
         write!(f, "FileBytes({kind}, {} bytes)", self.as_ref().len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pi_core::Reclaim;
+
+    #[test]
+    fn bytes_are_what_they_were_after_their_memory_was_given_back() {
+        let (folder, len) = (tempfile::tempdir().unwrap(), 300_001);
+        let path = folder.path().join("bytes");
+        let want: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+        fs::write(&path, &want).unwrap();
+        for source in [Source::Mapped, Source::InMemory] {
+            let bytes = FileBytes::open(&path, source).unwrap();
+            for range in [0..len, 5..70_000, 4096..8192, len - 1..len, 0..usize::MAX, 9..9] {
+                bytes.give_back(range.clone());
+                assert_eq!(bytes.as_ref(), want, "{source:?} {range:?}");
+            }
+        }
+        let bytes = FileBytes::from_vec(want.clone()).unwrap();
+        bytes.give_back(0..len);
+        assert_eq!(bytes.as_ref(), want);
+    }
+}

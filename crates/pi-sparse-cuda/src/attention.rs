@@ -109,7 +109,10 @@ impl Attention for CudaAttention {
 enum Store {
     Device(CudaSlice<u8>),
     /// The kernels read and write the host's memory over the bus.
-    Host { at: CUdeviceptr, _memory: Pinned<u8> },
+    Host {
+        at: CUdeviceptr,
+        _memory: Pinned<u8>,
+    },
 }
 
 impl Store {
@@ -153,12 +156,7 @@ impl Drop for Run {
 
 impl Run {
     /// Queues everything up to what heads made of a step's tokens, and then `end`, which gets where that is.
-    fn heads(
-        &self,
-        x: CUdeviceptr,
-        batch: &Batch,
-        end: impl FnOnce(CUdeviceptr) -> Result<()>,
-    ) -> Result<()> {
+    fn heads(&self, x: CUdeviceptr, batch: &Batch, end: impl FnOnce(CUdeviceptr) -> Result<()>) -> Result<()> {
         let (op, tokens) = (&self.op, batch.len());
         let (s, gpu) = (&op.spec, &op.gpu);
         let mut shared = gpu.shared();

@@ -76,9 +76,7 @@ impl Gpu {
     pub(crate) fn kernel(&self, name: &str) -> Result<CudaFunction> {
         self.modules().kernel(&self.context, name).map_err(|e| match e {
             Missing::Driver(e) => self.error(e),
-            Missing::Name => {
-                Error::Device { device: self.name.clone(), message: format!("there is no kernel {name}") }
-            }
+            Missing::Name => Error::Device { device: self.name.clone(), message: format!("there is no kernel {name}") },
         })
     }
 

@@ -197,6 +197,9 @@ mod tests {
             assert_eq!(fast.into_iter().find(|word| source.ptx.contains(word)), None, "{}", source.name);
         }
         let text: String = SOURCES.iter().map(|s| s.ptx).collect();
-        assert!(text.contains("div.rn.f32") && text.contains("sqrt.rn.f32"), "divisions and roots are found by these names");
+        assert!(
+            text.contains("div.rn.f32") && text.contains("sqrt.rn.f32"),
+            "divisions and roots are found by these names"
+        );
     }
 }

@@ -19,7 +19,6 @@ pub(crate) struct Shared {
     /// Words that a table has to have room for.
     words: usize,
     steps: u64,
-    uploads: u64,
 }
 
 /// Sequence and position of each token, then cosines and sines for each.
@@ -80,19 +79,8 @@ impl Shared {
         Ok(())
     }
 
-    /// How often tables were sent.
-    #[cfg(test)]
-    pub(crate) fn uploads(&self) -> u64 {
-        self.uploads
-    }
-
     /// The tables of a step: sent by the first layer that asks, and found there by the others.
-    pub(crate) fn tables(
-        &mut self,
-        gpu: &Gpu,
-        batch: &Batch,
-        rope: Option<(&Rope, &RopeSpec)>,
-    ) -> Result<Tables> {
+    pub(crate) fn tables(&mut self, gpu: &Gpu, batch: &Batch, rope: Option<(&Rope, &RopeSpec)>) -> Result<Tables> {
         self.steps += 1;
         let (step, spec) = (self.steps, rope.map(|r| r.1));
         let i = match self.tables.iter().position(|t| t.batch == batch && t.rope.as_ref() == spec) {
@@ -148,7 +136,6 @@ impl Shared {
         table.done.record(&gpu.stream).map_err(failed)?;
         table.batch.extend_from_slice(batch);
         table.rope = spec.cloned();
-        self.uploads += 1;
         Ok(i)
     }
 }

@@ -92,7 +92,9 @@ impl Gpu {
             sent = buffer.done.wait().and_then(|()| {
                 fill(at, &mut buffer.memory.slice_mut()[..n]);
                 // SAFETY: the array has `bytes` bytes from `address` on, and the buffer is not written before its event.
-                unsafe { result::memcpy_htod_async(address + at as u64, &buffer.memory.slice()[..n], stream.cu_stream()) }?;
+                unsafe {
+                    result::memcpy_htod_async(address + at as u64, &buffer.memory.slice()[..n], stream.cu_stream())
+                }?;
                 buffer.done.record(stream)
             });
             if sent.is_err() {

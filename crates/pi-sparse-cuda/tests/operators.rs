@@ -1,8 +1,8 @@
 //! Operators through the driver: an emulated one, or with `PI_CUDA_TEST=real` that of a GPU.
 
 use pi_core::{
-    Activation, ActiveSet, Dense, Device, Down, Error, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix, NeuronSet,
-    NormSpec, QuantType, Write,
+    Activation, ActiveSet, Dense, Device, Down, Error, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
+    NeuronSet, NormSpec, QuantType, Write,
 };
 use pi_cuda_emu::use_driver;
 use pi_sparse_cuda::{Cuda, Unavailable};
