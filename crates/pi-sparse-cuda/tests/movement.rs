@@ -211,11 +211,8 @@ fn pages_of_what_only_the_device_uses_are_given_back() {
     // half of the neurons, in runs
     let half = |n: usize| NeuronSet::some(n, (0..n as u32).filter(|i| i / 256 % 2 == 0).collect()).unwrap();
     let (before, after, _) = loaded(half, Side::Cpu);
-    let gone = before - after;
-    assert!(
-        gone > ffn * 45 / 100 && gone <= ffn / 2,
-        "{before} bytes became {after}, of which half of {ffn} are the device's"
-    );
+    // where the system has mapped large pages, what else is in them is unmapped as well, until somebody reads it
+    assert!(before - after > ffn * 45 / 100, "{before} bytes became {after}, of which half of {ffn} are the device's");
     // rows that lie alone share their pages with others
     let (before, after, _) = loaded(|n| NeuronSet::some(n, (0..n as u32).step_by(2).collect()).unwrap(), Side::Cpu);
     assert_eq!(before, after);
