@@ -12,6 +12,17 @@ fn main() {
         return;
     }
     let mut build = cc::Build::new();
+    // Kernels are made of fused multiplications, which are calls of a library without these. What is built here is run here.
+    #[cfg(target_arch = "x86_64")]
+    if env::var("TARGET") == env::var("HOST")
+        && std::is_x86_feature_detected!("fma")
+        && std::is_x86_feature_detected!("f16c")
+        && std::is_x86_feature_detected!("avx2")
+    {
+        for flag in ["-mfma", "-mf16c", "-mavx2", "-ffp-contract=off"] {
+            build.flag(flag);
+        }
+    }
     build.cpp(true).std("c++20").opt_level(2).pic(true).warnings(false).include("../pi-sparse-cuda/kernels");
     // A machine without a C++ compiler builds and tests the rest of the project.
     let Ok(compiler) = build.try_get_compiler() else {

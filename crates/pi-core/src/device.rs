@@ -47,6 +47,11 @@ pub trait Device: Send + Sync {
         y.host_mut()?.iter_mut().zip(x.host()?).for_each(|(y, x)| *y += *x);
         Ok(())
     }
+    /// Whether operators have copies of their weights, so that the host's memory of those can be
+    /// [given back](crate::Matrix::give_back). Without a device's own word, they are used where they lie.
+    fn copies_weights(&self) -> bool {
+        false
+    }
     /// A norm over rows of the weight's length.
     ///
     /// # Errors

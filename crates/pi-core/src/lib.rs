@@ -34,7 +34,7 @@ pub mod spec;
 pub mod text;
 
 pub use activation::Activation;
-pub use bytes::SharedBytes;
+pub use bytes::{Reclaim, SharedBytes};
 pub use device::{Device, DeviceInfo};
 pub use error::{Error, Result};
 pub use exec::{Executor, Serial};

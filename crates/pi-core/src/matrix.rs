@@ -102,6 +102,12 @@ impl Matrix {
         out
     }
 
+    /// Says that nobody on the host is going to read these rows soon; see [`SharedBytes::give_back`]. Rows beyond the end are left out.
+    pub fn give_back(&self, rows: Range<usize>) {
+        let at = |row: usize| row.min(self.rows) * self.row_bytes;
+        self.bytes.give_back(at(rows.start)..at(rows.end));
+    }
+
     /// Some of the rows as a matrix of their own, which shares the bytes.
     ///
     /// # Errors

@@ -80,6 +80,21 @@ impl NeuronSet {
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.len()).map(|i| self.id(i))
     }
+
+    /// The owned ids as ranges, as long as there are, in ascending order.
+    pub fn runs(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        let mut ids = self.iter().peekable();
+        let all = self.is_all().then_some(0..self.total).filter(|r| !r.is_empty());
+        let some = std::iter::from_fn(move || {
+            let start = ids.next()?;
+            let mut end = start + 1;
+            while ids.next_if_eq(&end).is_some() {
+                end += 1;
+            }
+            Some(start..end)
+        });
+        all.into_iter().chain(some.take(if self.is_all() { 0 } else { usize::MAX }))
+    }
 }
 
 /// Which neurons of a layer may fire: a row of bits per token. What is not in the set is neither read nor computed.
@@ -211,6 +226,10 @@ mod tests {
         assert_eq!(s.others(), NeuronSet::some(4, vec![0, 2]).unwrap());
         assert_eq!((NeuronSet::all(3).others(), NeuronSet::none(3).others()), (NeuronSet::none(3), NeuronSet::all(3)));
         assert_eq!(NeuronSet::none(0), NeuronSet::all(0));
+        let runs = |ids: &[u32]| NeuronSet::some(9, ids.to_vec()).unwrap().runs().collect::<Vec<_>>();
+        assert_eq!(runs(&[0, 1, 2, 4, 7, 8]), [0..3, 4..5, 7..9]);
+        assert_eq!((runs(&[]), NeuronSet::all(0).runs().count()), (vec![], 0));
+        assert!(NeuronSet::all(3).runs().eq(std::iter::once(0..3)));
     }
 
     #[test]

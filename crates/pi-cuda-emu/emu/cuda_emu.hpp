@@ -313,6 +313,18 @@ struct Worker {
         }
         return 0;
     }
+    // What five __shfl_xor_sync by 16, 8, 4, 2 and 1 leave in every lane when sums are added up in turns: both lanes of
+    // a pair add the same two numbers, so one of them is enough here.
+    static constexpr int BUTTERFLY = 8;
+    static void butterfly(uint64_t *slots) {
+        float v[32];
+        for (int i = 0; i < 32; ++i)
+            memcpy(&v[i], &slots[i], sizeof(float));
+        for (int o = 16; o > 0; o /= 2)
+            for (int i = 0; i < o; ++i)
+                v[i] += v[i + o];
+        memcpy(&slots[0], &v[0], sizeof(float));
+    }
     // all lanes of `mask` meet; each deposits `v`; returns the slots
     const uint64_t *collective(unsigned mask, int op, uint64_t v) {
         if (!(mask >> cur->lane & 1))
@@ -336,6 +348,8 @@ struct Worker {
         s[cur->lane] = v;
         c->arrived |= 1u << cur->lane;
         if (c->arrived == c->mask) {
+            if (op == BUTTERFLY)
+                butterfly(s);
             c->arrived = 0;
             ++c->gen;
         } else {
@@ -638,6 +652,16 @@ static inline T __shfl_sync(unsigned m, T v, int src, int width = 32) {
     int l = cuemu::W().cur->lane;
     return cuemu::shfl(m, v, (l & ~(width - 1)) | (src & (width - 1)), true, 5);
 }
+namespace cuemu {
+// The sum over all 32 lanes in one meeting, with the bits of a loop of __shfl_xor_sync (Worker::butterfly).
+static inline float butterfly_sum(float v) {
+    uint64_t u = 0;
+    memcpy(&u, &v, sizeof v);
+    const uint64_t *s = W().collective(0xffffffffu, Worker::BUTTERFLY, u);
+    memcpy(&v, &s[0], sizeof v);
+    return v;
+}
+} // namespace cuemu
 static inline unsigned __ballot_sync(unsigned m, int p) {
     const uint64_t *s = cuemu::W().collective(m, 6, p != 0);
     unsigned r = 0;

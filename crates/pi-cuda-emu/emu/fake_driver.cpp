@@ -135,6 +135,16 @@ static bool is_pinned(const void *p) {
     return (const char *)p < it->first + it->second;
 }
 
+// How often a function was called, and what tests count besides: `pageable`, copies from or to memory that is not pinned,
+// for which a driver makes the host wait.
+static std::map<std::string, uint64_t> calls;
+#define COUNT ++calls[__func__]
+extern "C" __attribute__((visibility("default"))) uint64_t cuemu_calls(const char *name) {
+    LOCK;
+    auto it = calls.find(name);
+    return it == calls.end() ? 0 : it->second;
+}
+
 extern "C" __attribute__((visibility("default"))) const char *cuemu_last_message() { return last_msg.c_str(); }
 API cuInit(unsigned) { return env("CUEMU_NO_DEVICE", 0) ? NO_DEVICE : OK; }
 API cuDriverGetVersion(int *v) {
@@ -247,6 +257,7 @@ API cuCtxGetStreamPriorityRange(int *lo, int *hi) {
 }
 API cuCtxSynchronize() {
     LOCK;
+    COUNT;
     int r = sticky;
     for (auto s : std::vector<Stream *>(streams.begin(), streams.end()))
         r = run_until(s, s->submitted);
@@ -261,6 +272,7 @@ API cuMemGetInfo_v2(size_t *f, size_t *t) {
 
 API cuMemAlloc_v2(dptr *p, size_t n) {
     LOCK;
+    COUNT;
     if (n == 0)
         return INVALID_VALUE;
     size_t r = (n + 255) & ~size_t(255);
@@ -297,18 +309,21 @@ static int free_now(dptr p) {
 }
 API cuMemFree_v2(dptr p) {
     LOCK;
+    COUNT;
     cuCtxSynchronize();
     return free_now(p);
 }
 API cuMemAllocAsync(dptr *p, size_t n, void *) { return n == 0 ? (*p = 0, OK) : cuMemAlloc_v2(p, n); }
 API cuMemFreeAsync(dptr p, void *s) {
     LOCK;
+    COUNT;
     if (!p)
         return OK;
     return push(S(s), [p] { return free_now(p); });
 }
 API cuMemHostAlloc(void **p, size_t n, unsigned) {
     LOCK;
+    COUNT;
     *p = aligned_alloc(4096, (n + 4095) & ~size_t(4095));
     if (!*p)
         return OUT_OF_MEMORY;
@@ -339,6 +354,7 @@ API cuMemHostGetDevicePointer_v2(dptr *d, void *p, unsigned) {
 
 API cuMemcpyHtoDAsync_v2(dptr d, const void *h, size_t n, void *s) {
     LOCK;
+    COUNT;
     if (!dev_ok(d, n))
         return fault(INVALID_VALUE, "H2D copy outside a device allocation");
     if (is_pinned(h))
@@ -346,6 +362,7 @@ API cuMemcpyHtoDAsync_v2(dptr d, const void *h, size_t n, void *s) {
             memcpy((void *)d, h, n);
             return OK;
         }); // reads the host later, as a real DMA may
+    ++calls["pageable"];
     auto v =
         std::make_shared<std::vector<char>>((const char *)h, (const char *)h + n); // pageable: staged before return
     return push(S(s), [=] {
@@ -355,6 +372,7 @@ API cuMemcpyHtoDAsync_v2(dptr d, const void *h, size_t n, void *s) {
 }
 API cuMemcpyDtoHAsync_v2(void *h, dptr d, size_t n, void *s) {
     LOCK;
+    COUNT;
     if (!dev_ok(d, n))
         return fault(INVALID_VALUE, "D2H copy outside a device allocation");
     Stream *st = S(s);
@@ -364,7 +382,10 @@ API cuMemcpyDtoHAsync_v2(void *h, dptr d, size_t n, void *s) {
         memcpy(h, (void *)d, n);
         return OK;
     });
-    return r ? r : is_pinned(h) ? OK : run_until(st, st->submitted); // pageable: returns when done
+    if (r || is_pinned(h))
+        return r;
+    ++calls["pageable"];
+    return run_until(st, st->submitted); // pageable: returns when done
 }
 API cuMemcpyDtoDAsync_v2(dptr a, dptr b, size_t n, void *s) {
     LOCK;
@@ -377,6 +398,7 @@ API cuMemcpyDtoDAsync_v2(dptr a, dptr b, size_t n, void *s) {
 }
 API cuMemcpyHtoD_v2(dptr d, const void *h, size_t n) {
     LOCK;
+    COUNT;
     cuCtxSynchronize();
     if (!dev_ok(d, n))
         return INVALID_VALUE;
@@ -385,6 +407,7 @@ API cuMemcpyHtoD_v2(dptr d, const void *h, size_t n) {
 }
 API cuMemcpyDtoH_v2(void *h, dptr d, size_t n) {
     LOCK;
+    COUNT;
     cuCtxSynchronize();
     if (!dev_ok(d, n))
         return INVALID_VALUE;
@@ -411,6 +434,7 @@ API cuStreamCreate(void **s, unsigned) {
 API cuStreamCreateWithPriority(void **s, unsigned f, int) { return cuStreamCreate(s, f); }
 API cuStreamSynchronize(void *s) {
     LOCK;
+    COUNT;
     return run_until(S(s), S(s)->submitted);
 }
 API cuStreamQuery(void *s) {
@@ -434,6 +458,7 @@ API cuEventDestroy_v2(void *e) {
 }
 API cuEventRecord(void *ev, void *s) {
     LOCK;
+    COUNT;
     auto e = (Event *)ev;
     auto t = e->t;
     int r = push(S(s), [t] {
@@ -448,6 +473,7 @@ API cuEventRecord(void *ev, void *s) {
 }
 API cuStreamWaitEvent(void *s, void *ev, unsigned) {
     LOCK;
+    COUNT;
     auto e = (Event *)ev;
     if (!e->s)
         return OK;
@@ -461,16 +487,19 @@ API cuStreamWaitEvent(void *s, void *ev, unsigned) {
 }
 API cuEventSynchronize(void *ev) {
     LOCK;
+    COUNT;
     auto e = (Event *)ev;
     return e->s ? run_until(e->s, e->seq) : OK;
 }
 API cuEventQuery(void *ev) {
     LOCK;
+    COUNT;
     auto e = (Event *)ev;
     return !e->s || e->s->done >= e->seq ? sticky : NOT_READY;
 }
 API cuEventElapsedTime_v2(float *ms, void *a, void *b) {
     LOCK;
+    COUNT;
     *ms = (float)(*((Event *)b)->t - *((Event *)a)->t);
     return OK;
 }
@@ -485,6 +514,7 @@ API cuLaunchHostFunc(void *s, void (*f)(void *), void *u) {
 
 API cuModuleLoadData(void **m, const void *image) {
     LOCK;
+    COUNT;
     auto p = (const char *)image;
     auto mod = std::make_unique<Module>();
     if (!memcmp(p,
@@ -559,6 +589,7 @@ API cuFuncSetAttribute(void *f, int a, int v) {
 API cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned smem, void *s, void **params, void **) {
     LOCK;
+    COUNT;
     auto f = (Func *)fn;
     if (!gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024 || gy > 65535 || gz > 65535 ||
         bz > 64 || (int)smem > f->max_dyn)
@@ -603,6 +634,7 @@ API cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long) {
 }
 API cuGraphLaunch(void *e, void *s) {
     LOCK;
+    COUNT;
     for (auto &o : ((Graph *)e)->ops) {
         int r = push(S(s), o);
         if (r)

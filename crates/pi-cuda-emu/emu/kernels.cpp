@@ -12,11 +12,16 @@
     CUEMU_KERNEL(pi_ffn_gate_##T)                                                                                       \
     CUEMU_KERNEL(pi_ffn_up_##T)                                                                                         \
     CUEMU_KERNEL(pi_ffn_down_##T)                                                                                       \
+    CUEMU_KERNEL(pi_tile_linear_##T)                                                                                    \
+    CUEMU_KERNEL(pi_tile_down_##T)                                                                                      \
     CUEMU_KERNEL(pi_marks_##T)
 FOR_TYPES(REGISTER)
 CUEMU_KERNEL(pi_rms_norm)
 CUEMU_KERNEL(pi_layer_norm)
+CUEMU_KERNEL(pi_add)
 CUEMU_KERNEL(pi_ffn_activate)
+CUEMU_KERNEL(pi_ffn_fire)
+CUEMU_KERNEL(pi_ffn_join)
 CUEMU_KERNEL(pi_ffn_sum)
 CUEMU_KERNEL(pi_round)
 CUEMU_KERNEL(pi_relu)

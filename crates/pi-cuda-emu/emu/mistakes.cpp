@@ -37,3 +37,13 @@ CUEMU_KERNEL(mistake_missing_barrier)
 CUEMU_KERNEL(mistake_exited_lane)
 CUEMU_KERNEL(mistake_overrun)
 CUEMU_KERNEL(mistake_outside_the_mask)
+
+// No mistake: sums over warps as devices make them, then as warp_sum does here.
+extern "C" __global__ void emulated_sums(const float *x, float *y) {
+    float v = x[threadIdx.x];
+    y[blockDim.x + threadIdx.x] = cuemu::butterfly_sum(v);
+    for (int o = 16; o > 0; o >>= 1)
+        v += __shfl_xor_sync(0xffffffffu, v, o);
+    y[threadIdx.x] = v;
+}
+CUEMU_KERNEL(emulated_sums)

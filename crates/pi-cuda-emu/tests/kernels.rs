@@ -133,3 +133,93 @@ fn norms_are_those_of_their_formulas() {
         }
     }
 }
+
+#[test]
+fn tiles_of_matrices_of_every_type_meet_many_tokens() {
+    let mut rng = Random(4);
+    for ty in QuantType::ALL {
+        let widths = match ty.info().block_len {
+            1 => vec![33, 100],
+            n => vec![n, 3 * n],
+        };
+        for (cols, (rows, tokens)) in widths.into_iter().zip([(70, 17), (5, 130)]) {
+            let (bytes, w) = matrix(ty, rows, cols, &mut rng);
+            let (x, bias) = (numbers(&mut rng, tokens * cols), numbers(&mut rng, rows));
+            let before = numbers(&mut rng, tokens * rows);
+            for (bias, add) in [(None, 0), (Some(&bias), 1)] {
+                let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(bias.map(|b| &b[..]))];
+                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Out(0)];
+                let grid = [rows.div_ceil(64) as u32, tokens.div_ceil(64) as u32, 1];
+                let args = [&weights[..], &sizes].concat();
+                for got in run(&format!("pi_tile_linear_{ty}"), grid, 256, &before, &args) {
+                    let product = |t: usize, r: usize| {
+                        let products = w[r * cols..][..cols].iter().zip(&x[t * cols..][..cols]);
+                        let products = products.map(|(w, x)| f64::from(*w) * f64::from(*x));
+                        products
+                            .chain([
+                                f64::from(bias.map_or(0.0, |b| b[r])),
+                                f64::from(add) * f64::from(before[t * rows + r]),
+                            ])
+                            .collect()
+                    };
+                    near(&got, tokens, rows, &product, &format!("{ty}, {rows} x {cols}, {tokens} tokens"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_of_down_rows_of_every_type_are_summed() {
+    let mut rng = Random(5);
+    for ty in QuantType::ALL {
+        let dim = if ty.info().block_len == 1 { 77 } else { ty.info().block_len };
+        for (owned, tokens) in [(33, 20), (1, 70)] {
+            let (bytes, w) = matrix(ty, owned, dim, &mut rng);
+            // most neurons do not fire
+            let h: Vec<f32> = numbers(&mut rng, tokens * owned).into_iter().map(|v| v.max(0.5) - 0.5).collect();
+            let (bias, before) = (numbers(&mut rng, dim), numbers(&mut rng, tokens * dim));
+            for (bias, add) in [(None, 1), (Some(&bias), 0)] {
+                let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&h)), Arg::Numbers(bias.map(|b| &b[..]))];
+                let sizes = [int(owned), int(dim), int(tokens), Arg::Int(add), Arg::Out(0)];
+                let grid = [dim.div_ceil(64) as u32, tokens.div_ceil(64) as u32, 1];
+                let args = [&weights[..], &sizes].concat();
+                for got in run(&format!("pi_tile_down_{ty}"), grid, 256, &before, &args) {
+                    let product = |t: usize, c: usize| {
+                        let products = (0..owned).map(|i| f64::from(w[i * dim + c]) * f64::from(h[t * owned + i]));
+                        products
+                            .chain([
+                                f64::from(bias.map_or(0.0, |b| b[c])),
+                                f64::from(add) * f64::from(before[t * dim + c]),
+                            ])
+                            .collect()
+                    };
+                    near(&got, tokens, dim, &product, &format!("{ty}, {owned} x {dim}, {tokens} tokens"));
+                }
+            }
+        }
+    }
+}
+
+/// Fails unless every number is the sum of its summands, up to what roundings of sums of their size may be.
+fn near(got: &[f32], tokens: usize, rows: usize, summands: &dyn Fn(usize, usize) -> Vec<f64>, what: &str) {
+    for (t, r) in (0..tokens).flat_map(|t| (0..rows).map(move |r| (t, r))) {
+        let all = summands(t, r);
+        let (want, size) = (all.iter().sum::<f64>(), all.iter().map(|v| v.abs()).sum::<f64>());
+        let off = (f64::from(got[t * rows + r]) - want).abs();
+        assert!(off <= 4e-6 * size, "{what}, token {t}, output {r}: off by {off} of {size}");
+    }
+}
+
+#[test]
+fn a_sum_in_one_meeting_has_the_bits_of_five_shuffles() {
+    let mut rng = Random(6);
+    for size in [1.0, 1e30] {
+        let x: Vec<f32> = numbers(&mut rng, 64).into_iter().map(|v| v * size).collect();
+        for got in run("emulated_sums", [1; 3], 64, &[0.0; 128], &[Arg::Numbers(Some(&x)), Arg::Out(0)]) {
+            let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&got[..64]), bits(&got[64..]));
+            assert!(got[0] != 0.0 && got[0] != got[32]);
+        }
+    }
+}

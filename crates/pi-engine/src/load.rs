@@ -111,7 +111,13 @@ pub(crate) fn load(
     let weight_bytes = bytes.iter().sum::<u64>() + head.size_bytes() as u64;
     let device = loader.device(options.accelerator.map_or(Side::Cpu, |(_, plan)| plan.head), [&head])?;
     let norm = loader.norm(Slot::OutputNorm, 0, &**device)?;
-    let (head, head_side) = (device.linear(&LinearSpec::new(head))?, loader.side(device));
+    // an embedding that is the head as well is looked up here for each token
+    let apart = head.name() != embedding.name();
+    let (operator, head_side) = (device.linear(&LinearSpec::new(head.clone()))?, loader.side(device));
+    if apart && device.copies_weights() {
+        head.give_back(0..head.rows());
+    }
+    let head = operator;
     let shapes: Vec<LayerShape> = layers.iter().map(|l| l.shape.clone()).collect();
     let names =
         [options.device, options.accelerator.map_or(options.device, |(device, _)| device)].map(|d| d.info().name);
@@ -302,6 +308,10 @@ impl Loader<'_> {
         let bytes = bytes + predictor.as_ref().map_or(0, |p| p.bytes());
         let [norm1, norm2] = self.norms(i, &**device)?;
         let parts = self.split(&ffn, &plan.hot)?;
+        // a predictor that looks at gates does so on the host
+        let looked_at = marking.as_ref().is_some_and(|m| m.kind == "oracle");
+        let hot = parts.hot.as_ref().map(|p| p.neurons());
+        self.give_back_neurons(&ffn, hot, looked_at);
         let owned = |part: &Option<Arc<dyn SparseFfn>>| part.as_ref().map_or(0, |p| p.neurons().len());
         let shape = LayerShape {
             home: self.side(device),
@@ -310,15 +320,12 @@ impl Loader<'_> {
             cold: owned(&parts.cold),
             shares_norm: Arc::ptr_eq(&norm1, &norm2),
         };
-        let layer = Layer {
-            norm1,
-            attention: device.attention(&attention)?,
-            norm2,
-            ffn: parts,
-            predictor,
-            shape,
-            gate: gate(&ffn).0.clone(),
-        };
+        let operator = device.attention(&attention)?;
+        for m in matrices.into_iter().filter(|_| device.copies_weights()) {
+            m.give_back(0..m.rows());
+        }
+        let layer =
+            Layer { norm1, attention: operator, norm2, ffn: parts, predictor, shape, gate: gate(&ffn).0.clone() };
         Ok((layer, bytes))
     }
 
@@ -341,6 +348,22 @@ impl Loader<'_> {
         let stream = self.stream(ffn, hot)?;
         let (hot, cold) = (accelerator.sparse_ffn(ffn, hot)?, cpu.sparse_ffn(ffn, &hot.others())?);
         Ok(hybrid::Parts { hot: Some(hot), cold: Some(cold), stream })
+    }
+
+    /// Rows of neurons that are on a device with copies of its own need no memory here: nobody reads them again, except after a loss
+    /// of that device, and then from the file.
+    fn give_back_neurons(&self, ffn: &FfnWeights, hot: Option<&NeuronSet>, gates_looked_at: bool) {
+        let copied = self.options.accelerator.is_some_and(|(device, _)| device.copies_weights());
+        let Some(hot) = hot.filter(|_| copied) else { return };
+        let decides = gate(ffn).0.name();
+        for m in ffn.gate.iter().chain([&ffn.up, ffn.down.matrix()]) {
+            match &ffn.down {
+                _ if gates_looked_at && m.name() == decides => {}
+                // all of it, or it could not be there
+                Down::OutputMajor(down) if down.name() == m.name() => m.give_back(0..m.rows()),
+                _ => hot.runs().for_each(|run| m.give_back(run)),
+            }
+        }
     }
 
     /// How the neurons that are not hot get to the accelerator, if they may and it has kernels for them.

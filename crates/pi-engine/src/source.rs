@@ -40,7 +40,7 @@ impl WeightSource for File {
         if tensor.dims().len() > 2 {
             return Err(error(format!("expected at most 2 dimensions, got {}", tensor.dims().len())));
         }
-        let bytes = SharedBytes::new(tensor.owner().clone(), tensor.range())
+        let bytes = SharedBytes::reclaimable(tensor.owner().clone(), tensor.range())
             .ok_or_else(|| error("its bytes are not within the file".into()))?;
         Ok(Some(Matrix::new(name, ty, tensor.rows(), tensor.cols(), bytes)?))
     }

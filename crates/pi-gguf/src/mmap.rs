@@ -123,9 +123,53 @@ impl AsRef<[u8]> for FileBytes {
     }
 }
 
+/// A mapped file's pages are in the system's cache, or can be read again.
+impl pi_core::Reclaim for FileBytes {
+    fn give_back(&self, range: std::ops::Range<usize>) {
+        #[cfg(target_os = "linux")]
+        if let Repr::Mapped(map) = &self.0 {
+            // Only pages that are in the range as a whole: others hold what is still used. A map begins with a page. Other processors
+            // than these have pages of up to 64 KiB, and multiples of that are whole pages whatever their size.
+            const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
+            let from = range.start.div_ceil(PAGE).saturating_mul(PAGE);
+            let to = range.end.min(map.len()) / PAGE * PAGE;
+            if from < to {
+                // SAFETY: the mapping is of a file and read-only, so nothing was written to pages that would be lost: whoever reads
+                // them finds the file's bytes, as before. The range is within the map. If the system refuses, nothing happened.
+                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
+            }
+        }
+        let _ = range; // copies in memory would be lost, and other systems decide themselves
+    }
+}
+
 impl std::fmt::Debug for FileBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.is_mapped() { "mapped" } else { "in memory" };
         write!(f, "FileBytes({kind}, {} bytes)", self.as_ref().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pi_core::Reclaim;
+
+    #[test]
+    fn bytes_are_what_they_were_after_their_memory_was_given_back() {
+        let (folder, len) = (tempfile::tempdir().unwrap(), 300_001);
+        let path = folder.path().join("bytes");
+        let want: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+        fs::write(&path, &want).unwrap();
+        for source in [Source::Mapped, Source::InMemory] {
+            let bytes = FileBytes::open(&path, source).unwrap();
+            for range in [0..len, 5..70_000, 4096..8192, len - 1..len, 0..usize::MAX, 9..9] {
+                bytes.give_back(range.clone());
+                assert_eq!(bytes.as_ref(), want, "{source:?} {range:?}");
+            }
+        }
+        let bytes = FileBytes::from_vec(want.clone()).unwrap();
+        bytes.give_back(0..len);
+        assert_eq!(bytes.as_ref(), want);
     }
 }

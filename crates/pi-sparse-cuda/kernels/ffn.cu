@@ -3,7 +3,7 @@
 // A warp has a neuron, so that skipping one skips all its lanes. What neurons contribute is added up by columns: warps
 // of a block in their order, then blocks in theirs, so the result is the same every time and nobody waits for a memory
 // cell.
-#include "types.cuh"
+#include "tile.cuh"
 
 typedef unsigned long long u64;
 
@@ -35,39 +35,58 @@ __device__ __forceinline__ bool fires(float v, int act, float threshold) {
     return v != v || (v > 0.0f && (act != FAT_RELU || v >= threshold));
 }
 
+// What a neuron contributes with: its gate, or IDLE, and up.
+__device__ __forceinline__ float joined(float gate, float up, int symmetric, int act, float threshold) {
+    if (__float_as_uint(gate) == IDLE)
+        return 0.0f;
+    return activate(act, threshold, gate) * (symmetric ? activate(act, threshold, up) : up);
+}
+
 // w, bias: [owned, dim] and [owned] or null; ids: of owned neurons, ascending, or null if they are all of the layer;
 // marks: [tokens, words] or null; x: [tokens, dim]; h: [tokens, owned]. `counts` gets how many neurons and tokens fire,
-// and are marked. As many warps as owned neurons in x; four tokens each in y.
+// and are marked. Blocks of at most 32 warps; as many warps as owned neurons in x; FEW tokens each in y.
 template <class T>
 __device__ __forceinline__ void gate(const u8 *w, const float *bias, const int *ids, const u64 *marks, int words,
                                      const float *x, int owned, int dim, int tokens, int skip, int act, float threshold,
                                      float *h, u64 *counts) {
-    const int lane = threadIdx.x % WARP;
-    const int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
-    if (i >= owned)
-        return; // the whole warp
-    const u8 *row = w + i * row_bytes<T>(dim);
-    const int id = ids ? ids[i] : i;
-    const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
-    u64 firing = 0, marked = 0;
-    for (int t = first; t < last; ++t) {
-        float *out = h + (i64)t * owned + i;
-        if (marks && !(marks[(i64)t * words + id / 64] >> (id % 64) & 1)) {
-            if (lane == 0)
-                *out = __uint_as_float(IDLE);
-            continue;
-        }
-        const float v = warp_sum(lane_dot<T>(row, x + (i64)t * dim, dim, lane)) + (bias ? bias[i] : 0.0f);
-        const bool on = !skip || fires(v, act, threshold);
-        firing += on;
-        ++marked;
-        if (lane == 0)
-            *out = on ? v : __uint_as_float(IDLE);
+    PI_SHARED(u32, tally, 2 * WARP);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int i = blockIdx.x * warps + warp;
+    const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
+    u32 firing = 0, marked = 0;
+    if (i < owned) { // the same for the whole warp, as is all that follows
+        const int id = ids ? ids[i] : i;
+        u32 wanted = 0;
+        for (int n = 0; n < some; ++n)
+            wanted |= (!marks || (marks[(i64)(first + n) * words + id / 64] >> (id % 64) & 1) ? 1u : 0u) << n;
+        float v[FEW] = {};
+        if (wanted)
+            warp_dots<T>(w + i * row_bytes<T>(dim), x + (i64)first * dim, dim, some, lane, v);
+        const float b = bias ? bias[i] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < FEW; ++n)
+            if (n < some) {
+                const bool in = wanted >> n & 1;
+                const bool on = in && (!skip || fires(v[n] + b, act, threshold));
+                firing += on;
+                marked += in;
+                if (lane == 0)
+                    h[(i64)(first + n) * owned + i] = on ? v[n] + b : __uint_as_float(IDLE);
+            }
     }
-    if (lane == 0 && firing)
-        atomicAdd(&counts[0], firing);
-    if (lane == 0 && marked)
-        atomicAdd(&counts[1], marked);
+    // one addition of a block, not of every warp: all of them go to the same two numbers
+    if (lane == 0) {
+        tally[warp] = firing;
+        tally[WARP + warp] = marked;
+    }
+    __syncthreads();
+    if (threadIdx.x < 2) {
+        u32 all = 0;
+        for (int k = 0; k < warps; ++k)
+            all += tally[WARP * threadIdx.x + k];
+        if (all)
+            atomicAdd(&counts[threadIdx.x], (u64)all);
+    }
 }
 
 #define GATE(T)                                                                                                        \
@@ -86,23 +105,25 @@ __device__ __forceinline__ void up(const u8 *w, const float *bias, const float *
     const int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (i >= owned)
         return;
-    const u8 *row = w + i * row_bytes<T>(dim);
-    const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
-    for (int t = first; t < last; ++t) {
-        float *out = h + (i64)t * owned + i;
-        const float g = *out;
-        if (__float_as_uint(g) == IDLE) {
-            __syncwarp(); // all have read it
-            if (lane == 0)
-                *out = 0.0f;
-            continue;
-        }
-        float v = warp_sum(lane_dot<T>(row, x + (i64)t * dim, dim, lane)) + (bias ? bias[i] : 0.0f);
-        if (symmetric)
-            v = activate(act, threshold, v);
-        if (lane == 0)
-            *out = activate(act, threshold, g) * v;
+    const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
+    float g[FEW];
+    bool any = false;
+#pragma unroll
+    for (int n = 0; n < FEW; ++n) {
+        g[n] = n < some ? h[(i64)(first + n) * owned + i] : __uint_as_float(IDLE);
+        any |= __float_as_uint(g[n]) != IDLE;
     }
+    __syncwarp(); // all have read them
+    float v[FEW] = {};
+    if (any)
+        warp_dots<T>(w + i * row_bytes<T>(dim), x + (i64)first * dim, dim, some, lane, v);
+    if (lane != 0)
+        return;
+    const float b = bias ? bias[i] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < FEW; ++n)
+        if (n < some)
+            h[(i64)(first + n) * owned + i] = joined(g[n], v[n] + b, symmetric, act, threshold);
 }
 
 #define UP(T)                                                                                                          \
@@ -117,6 +138,30 @@ extern "C" __global__ void pi_ffn_activate(i64 n, int act, float threshold, floa
     const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         h[i] = __float_as_uint(h[i]) == IDLE ? 0.0f : activate(act, threshold, h[i]);
+}
+
+// For many tokens all gates are computed, as a product of matrices: this leaves those of neurons that fire in h:
+// [tokens, owned], and counts. The other arguments are those of `gate`. A thread per number.
+extern "C" __global__ void pi_ffn_fire(const int *ids, const u64 *marks, int words, int owned, int tokens, int skip,
+                                       int act, float threshold, float *h, u64 *counts) {
+    const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x, t = at / owned;
+    const int i = (int)(at % owned), id = t < tokens && ids ? ids[i] : i;
+    const bool in = t < tokens && (!marks || (marks[t * words + id / 64] >> (id % 64) & 1));
+    const bool on = in && (!skip || fires(h[at], act, threshold));
+    if (t < tokens && !on)
+        h[at] = __uint_as_float(IDLE);
+    const int firing = __syncthreads_count(on), marked = __syncthreads_count(in);
+    if (threadIdx.x == 0 && marked) {
+        atomicAdd(&counts[0], (u64)firing);
+        atomicAdd(&counts[1], (u64)marked);
+    }
+}
+
+// The second half of that: `up` has all up values. n: tokens · owned.
+extern "C" __global__ void pi_ffn_join(const float *up, i64 n, int symmetric, int act, float threshold, float *h) {
+    const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        h[i] = joined(h[i], up[i], symmetric, act, threshold);
 }
 
 #define DOWN_WARPS 8
@@ -146,9 +191,11 @@ __device__ __forceinline__ void down(const u8 *w, const float *h, int owned, int
 #pragma unroll
                 for (int k = 0; k < 8; ++k)
                     sum[k] = fmaf(by, v[k], sum[k]);
-            } else {
-                for (int k = 0; k < dim - column; ++k)
-                    sum[k] = fmaf(by, T::one(row, column + k), sum[k]);
+            } else { // unrolled, too: sums that are indexed would be in memory, and not in registers
+#pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    if (column + k < dim)
+                        sum[k] = fmaf(by, T::one(row, column + k), sum[k]);
             }
         }
     }
@@ -183,3 +230,36 @@ extern "C" __global__ void pi_ffn_sum(const float *part, int slices, i64 n, int 
         sum += part[s * n + i];
     y[i] = add ? y[i] + sum : sum;
 }
+
+// For many tokens: y = Σ over neurons of h · w + bias, as a product of matrices. h: [tokens, owned]; w: [owned, dim];
+// y: [tokens, dim]; `add`: y += instead of y =. Blocks of TILE_THREADS; TILE columns each in x, TILE tokens each in y.
+template <class T>
+__device__ __forceinline__ void tile_down(const u8 *w, const float *h, const float *bias, int owned, int dim,
+                                          int tokens, int add, float *y) {
+    PI_SHARED(float4, weights, TILE_FLOATS / 4);
+    PI_SHARED(float4, inputs, TILE_FLOATS / 4);
+    float *a = reinterpret_cast<float *>(weights), *b = reinterpret_cast<float *>(inputs);
+    const int column = TILE * blockIdx.x, token = TILE * blockIdx.y;
+    const int k = threadIdx.x / 8, c = 8 * (threadIdx.x % 8);
+    float sum[4][4] = {};
+    for (int from = 0; from < owned; from += TILE_STEP) {
+        float v[8];
+        part_of_row<T>(w + min(from + k, owned - 1) * row_bytes<T>(dim), from + k < owned, column + c, dim, v);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            a[tile_at(k, c + i)] = v[i];
+        tile_inputs(h, owned, from, token, tokens, b);
+        __syncthreads();
+        tile_step(a, b, sum);
+        __syncthreads(); // the next ones are written there
+    }
+    tile_out(sum, column, dim, token, tokens, bias, add, y);
+}
+
+#define TILE_DOWN(T)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS)                                                         \
+        pi_tile_down_##T(const u8 *w, const float *h, const float *bias, int owned, int dim, int tokens, int add,      \
+                         float *y) {                                                                                   \
+        tile_down<T>(w, h, bias, owned, dim, tokens, add, y);                                                          \
+    }
+FOR_TYPES(TILE_DOWN)

@@ -1,8 +1,9 @@
-// y = W x + b, for few tokens: a warp has a row of W and all tokens of its block, four at a time.
-#include "types.cuh"
+// y = W x + b. For few tokens a warp has a row of W and all tokens of its block; for many, blocks have tiles of rows and
+// tokens.
+#include "tile.cuh"
 
 // w: [rows, cols], x: [tokens, cols], bias: [rows] or null, y: [tokens, rows]. `add`: y += instead of y =.
-// Blocks of whole warps; as many warps as rows in x; four tokens each in y.
+// Blocks of whole warps; as many warps as rows in x; FEW tokens each in y.
 template <class T>
 __device__ __forceinline__ void linear(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens,
                                        int add, float *y) {
@@ -10,16 +11,18 @@ __device__ __forceinline__ void linear(const u8 *w, const float *x, const float 
     const int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (row >= rows)
         return; // the whole warp
-    const u8 *r = w + row * row_bytes<T>(cols);
-    const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
-    for (int t = first; t < last; ++t) {
-        const float sum = warp_sum(lane_dot<T>(r, x + (i64)t * cols, cols, lane));
-        if (lane == 0) {
-            float *out = y + (i64)t * rows + row;
-            const float v = sum + (bias ? bias[row] : 0.0f);
+    const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
+    float sum[FEW];
+    warp_dots<T>(w + row * row_bytes<T>(cols), x + (i64)first * cols, cols, some, lane, sum);
+    if (lane != 0)
+        return;
+#pragma unroll
+    for (int n = 0; n < FEW; ++n)
+        if (n < some) {
+            float *out = y + (i64)(first + n) * rows + row;
+            const float v = sum[n] + (bias ? bias[row] : 0.0f);
             *out = add ? *out + v : v;
         }
-    }
 }
 
 #define LINEAR(T)                                                                                                      \
@@ -28,6 +31,40 @@ __device__ __forceinline__ void linear(const u8 *w, const float *x, const float 
         linear<T>(w, x, bias, rows, cols, tokens, add, y);                                                             \
     }
 FOR_TYPES(LINEAR)
+
+// The same for many tokens: blocks of TILE_THREADS; TILE rows each in x, TILE tokens each in y.
+template <class T>
+__device__ __forceinline__ void tile_linear(const u8 *w, const float *x, const float *bias, int rows, int cols,
+                                            int tokens, int add, float *y) {
+    PI_SHARED(float4, weights, TILE_FLOATS / 4);
+    PI_SHARED(float4, inputs, TILE_FLOATS / 4);
+    float *a = reinterpret_cast<float *>(weights), *b = reinterpret_cast<float *>(inputs);
+    const int row = TILE * blockIdx.x, token = TILE * blockIdx.y;
+    const int mine = row + threadIdx.x / 4; // of which this thread decodes
+    const u8 *r = w + min(mine, rows - 1) * row_bytes<T>(cols);
+    float sum[4][4] = {};
+    for (int from = 0; from < cols; from += TILE_STEP) {
+        const int k = 8 * (threadIdx.x % 4);
+        float v[8];
+        part_of_row<T>(r, mine < rows, from + k, cols, v);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            a[tile_at(k + i, threadIdx.x / 4)] = v[i];
+        tile_inputs(x, cols, from, token, tokens, b);
+        __syncthreads();
+        tile_step(a, b, sum);
+        __syncthreads(); // the next ones are written there
+    }
+    tile_out(sum, row, rows, token, tokens, bias, add, y);
+}
+
+#define TILE_LINEAR(T)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS)                                                         \
+        pi_tile_linear_##T(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens, int add,    \
+                           float *y) {                                                                                 \
+        tile_linear<T>(w, x, bias, rows, cols, tokens, add, y);                                                        \
+    }
+FOR_TYPES(TILE_LINEAR)
 
 // Numbers of rows, as the CPU's reference decodes them: a thread per eight.
 template <class T>

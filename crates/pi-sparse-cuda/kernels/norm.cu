@@ -1,4 +1,4 @@
-// Norms over rows: a block has a row. `add`: y += instead of y =.
+// Norms over rows: a block has a row; and the sum of two arrays. `add`: y += instead of y =.
 #include "pi.cuh"
 
 __device__ __forceinline__ void put(float *y, float v, int add) { *y = add ? *y + v : v; }
@@ -28,4 +28,11 @@ extern "C" __global__ void pi_layer_norm(const float *x, const float *weight, co
     const float scale = 1.0f / sqrtf(block_sum(square) / (float)dim + eps);
     for (int i = threadIdx.x; i < dim; i += blockDim.x)
         put(y + (i64)blockIdx.x * dim + i, (row[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0.0f), add);
+}
+
+// y += x: what another device computed, added here.
+extern "C" __global__ void pi_add(const float *x, i64 n, float *y) {
+    const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] += x[i];
 }

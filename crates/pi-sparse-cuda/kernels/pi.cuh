@@ -41,11 +41,44 @@ __device__ __forceinline__ u32 four(const u8 *p) { return two(p) | two(p + 2) <<
 // Signed byte `i` of a word.
 __device__ __forceinline__ float byte_of(u32 word, int i) { return (float)(i8)(word >> (8 * i)); }
 
+// The sum over a warp's lanes, which all get.
 __device__ __forceinline__ float warp_sum(float v) {
+#ifdef PI_CUDA_EMU
+    return cuemu::butterfly_sum(v); // the same bits in one meeting of the lanes: emulated ones cost more than the arithmetic
+#else
 #pragma unroll
     for (int o = WARP / 2; o > 0; o >>= 1)
         v += __shfl_xor_sync(ALL_LANES, v, o);
     return v;
+#endif
+}
+
+__device__ __forceinline__ bool aligned(const void *p) { return ((unsigned long long)p & 15) == 0; }
+
+// Eight floats: in two loads where they are aligned, as they are wherever rows are whole multiples of four numbers. A
+// load per number would cost more than the weights that they meet.
+__device__ __forceinline__ void floats(const float *p, float *v) {
+    if (aligned(p)) {
+        const float4 a = reinterpret_cast<const float4 *>(p)[0], b = reinterpret_cast<const float4 *>(p)[1];
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            v[i] = p[i];
+    }
+}
+
+// Sixteen bytes at an even address as four words; in one load where they are aligned.
+__device__ __forceinline__ void sixteen(const u8 *p, u32 *w) {
+    if (aligned(p)) {
+        const uint4 a = *reinterpret_cast<const uint4 *>(p);
+        w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            w[i] = four(p + 4 * i);
+    }
 }
 
 // The sum over a block of whole warps; every thread gets it.

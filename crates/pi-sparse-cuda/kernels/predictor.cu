@@ -33,28 +33,30 @@ extern "C" __global__ void pi_relu(i64 n, int rounds, float *x) {
 }
 
 // marks[t, word]: bit i is set if row 64 word + i of w, times x[t], reaches the threshold. w: [rows, cols]; x: [tokens,
-// cols]. Blocks of eight warps; a word each in x, four tokens each in y.
+// cols]. Blocks of eight warps; a word each in x, FEW tokens each in y.
 template <class T>
 __device__ __forceinline__ void marks(const u8 *w, const float *x, int rows, int cols, int tokens, float threshold,
                                       u64 *out) {
-    PI_SHARED(u32, on, 64);
+    PI_SHARED(u32, on, FEW * 64);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    const int first = 4 * blockIdx.y, last = min(first + 4, tokens);
-    for (int t = first; t < last; ++t) {
-        for (int i = warp; i < 64; i += warps) {
-            const int row = 64 * blockIdx.x + i;
-            const u8 *r = w + min(row, rows - 1) * row_bytes<T>(cols);
-            const float v = warp_sum(lane_dot<T>(r, x + (i64)t * cols, cols, lane));
-            if (lane == 0)
-                on[i] = row < rows && (v >= threshold || v != v);
-        }
-        __syncthreads();
-        if (warp == 0) {
-            const u64 low = __ballot_sync(ALL_LANES, on[lane]), high = __ballot_sync(ALL_LANES, on[WARP + lane]);
-            if (lane == 0)
-                out[(i64)t * gridDim.x + blockIdx.x] = low | high << 32;
-        }
-        __syncthreads(); // `on` is written again
+    const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
+    for (int i = warp; i < 64; i += warps) {
+        const int row = 64 * blockIdx.x + i;
+        const u8 *r = w + min(row, rows - 1) * row_bytes<T>(cols);
+        float v[FEW];
+        warp_dots<T>(r, x + (i64)first * cols, cols, some, lane, v);
+        if (lane == 0)
+#pragma unroll
+            for (int n = 0; n < FEW; ++n)
+                if (n < some)
+                    on[64 * n + i] = row < rows && (v[n] >= threshold || v[n] != v[n]);
+    }
+    __syncthreads();
+    if (warp < some) { // a warp for each token: a block has more warps than FEW
+        const u64 low = __ballot_sync(ALL_LANES, on[64 * warp + lane]);
+        const u64 high = __ballot_sync(ALL_LANES, on[64 * warp + WARP + lane]);
+        if (lane == 0)
+            out[(i64)(first + warp) * gridDim.x + blockIdx.x] = low | high << 32;
     }
 }
 

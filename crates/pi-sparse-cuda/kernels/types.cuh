@@ -11,32 +11,30 @@ struct F32 {
         return reinterpret_cast<const float *>(row)[i];
     }
     static __device__ __forceinline__ void eight(const u8 *b, int, float *v) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            v[i] = one(b, i);
+        floats(reinterpret_cast<const float *>(b), v);
     }
 };
 
-struct F16 {
+// Floats of two bytes; `T` says what their bits mean.
+template <class T>
+struct TwoBytes {
     static const int LEN = 8, BYTES = 16;
-    static __device__ __forceinline__ float one(const u8 *row, int i) { return half_at(row + 2 * (i64)i); }
+    static __device__ __forceinline__ float one(const u8 *row, int i) { return T::number(two(row + 2 * (i64)i)); }
     static __device__ __forceinline__ void eight(const u8 *b, int, float *v) {
+        u32 w[4];
+        sixteen(b, w);
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-            v[i] = one(b, i);
+            v[i] = T::number(i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffffu);
     }
 };
 
-struct BF16 {
-    static const int LEN = 8, BYTES = 16;
-    static __device__ __forceinline__ float one(const u8 *row, int i) {
-        return __uint_as_float(two(row + 2 * (i64)i) << 16);
-    }
-    static __device__ __forceinline__ void eight(const u8 *b, int, float *v) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            v[i] = one(b, i);
-    }
+struct F16 : TwoBytes<F16> {
+    static __device__ __forceinline__ float number(u32 bits) { return half_bits((u16)bits); }
+};
+
+struct BF16 : TwoBytes<BF16> {
+    static __device__ __forceinline__ float number(u32 bits) { return __uint_as_float(bits << 16); }
 };
 
 // Rows of blocks are whole blocks.
@@ -279,20 +277,58 @@ struct IQ4_XS : Blocks {
     M(BF16) M(Q4_0) M(Q4_1) M(Q5_0) M(Q5_1) M(Q8_0) M(Q8_1) M(Q2_K) M(Q3_K) M(Q4_K) M(Q5_K) M(Q6_K) M(Q8_K) M(IQ4_NL)  \
         M(IQ4_XS)
 
-// The part of a row's product with `x` that this lane has: eights of numbers in turns.
-template <class T>
-__device__ __forceinline__ float lane_dot(const u8 *row, const float *x, int cols, int lane) {
-    float sum = 0.0f, v[8];
+// The part of a row's products with up to N rows of `x` that this lane has: eights of numbers in turns. The row is
+// decoded once for all of them, and each sum has the order it has alone. `tokens`: how many rows there are, at least one.
+template <class T, int N>
+__device__ __forceinline__ void lane_dots(const u8 *row, const float *x, int cols, int tokens, int lane, float *sum) {
+    const float *in[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        in[n] = x + (i64)min(n, tokens - 1) * cols; // what is too many computes the last again
+        sum[n] = 0.0f;
+    }
     const int eights = cols / 8;
     for (int e = lane; e < eights; e += WARP) {
+        float v[8];
         T::eight(row + (i64)(e / (T::LEN / 8)) * T::BYTES, e % (T::LEN / 8), v);
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-            sum = fmaf(v[i], x[8 * e + i], sum);
+        for (int n = 0; n < N; ++n) {
+            float a[8];
+            floats(in[n] + 8 * e, a);
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                sum[n] = fmaf(v[i], a[i], sum[n]);
+        }
     }
-    for (int i = 8 * eights + lane; i < cols; i += WARP)
-        sum = fmaf(T::one(row, i), x[i], sum);
+    for (int i = 8 * eights + lane; i < cols; i += WARP) {
+        const float v = T::one(row, i);
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            sum[n] = fmaf(v, in[n][i], sum[n]);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ float lane_dot(const u8 *row, const float *x, int cols, int lane) {
+    float sum;
+    lane_dots<T, 1>(row, x, cols, 1, lane, &sum);
     return sum;
+}
+
+// Tokens that share a decoded row in kernels for few tokens.
+#define FEW 4
+
+// The same for 1 to FEW tokens, summed over the warp.
+template <class T>
+__device__ __forceinline__ void warp_dots(const u8 *row, const float *x, int cols, int tokens, int lane, float *sum) {
+    if (tokens == 1) // decoding: no product is computed in vain
+        lane_dots<T, 1>(row, x, cols, 1, lane, sum);
+    else
+        lane_dots<T, FEW>(row, x, cols, tokens, lane, sum);
+#pragma unroll
+    for (int n = 0; n < FEW; ++n)
+        if (n < tokens)
+            sum[n] = warp_sum(sum[n]);
 }
 
 // Bytes of a row.

@@ -1,20 +1,23 @@
-//! Attention with keys and values in the device's memory.
+//! Attention with keys and values in the device's memory, or in the host's.
 #![allow(unsafe_code)]
 
 use crate::{
-    gpu::{Arg, Gpu, blocks, threads},
-    linear::Linear,
+    KvPlace,
+    gpu::{Arg, GRID, Gpu, grid, int, threads},
+    linear::{Linear, WARP},
     operand,
+    pinned::Pinned,
+    shared::room,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, sys::CUdeviceptr};
 use pi_core::{
-    Attention, AttentionRun, AttentionSpec, Batch, Dense, Error, Hidden, Limits, OpStats, Result, Rope, RopeKind, Write,
+    Attention, AttentionRun, AttentionSpec, Batch, Dense, Error, Hidden, KvType, Limits, OpStats, Result, Rope,
+    RopeKind, Write,
 };
 use std::sync::Arc;
 
 /// Threads of all blocks here.
 const THREADS: u32 = 128;
-const WARP: u32 = 32;
 /// Positions of a tile, as in `attention.cu`.
 const TILE: usize = 128;
 /// Shared memory that every device gives a block.
@@ -60,26 +63,40 @@ impl CudaAttention {
     }
 }
 
+impl CudaAttention {
+    /// Numbers per token of what a step keeps in scratch: queries, keys, values, and what heads made of them.
+    fn widths(&self) -> [usize; 4] {
+        let (wide, narrow) = (self.spec.heads * self.spec.head_dim, self.spec.kv_heads * self.spec.head_dim);
+        [wide, narrow, narrow, wide]
+    }
+
+    fn rope(&self) -> Option<(&Rope, &pi_core::RopeSpec)> {
+        self.rope.as_ref().zip(self.spec.rope.as_ref())
+    }
+}
+
 impl Attention for CudaAttention {
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn AttentionRun>> {
         let (s, gpu) = (&self.spec, &self.gpu);
-        let (wide, narrow) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
-        let store = |ty: pi_core::KvType| {
+        for (what, n) in [("positions", limits.context), ("sequences", limits.sequences), ("tokens", limits.tokens)] {
+            int(what, n)?;
+        }
+        let store = |ty: KvType| {
             let row = ty
                 .row_bytes(s.head_dim)
                 .ok_or_else(|| Error::unsupported("the KV cache", "heads are not whole blocks"))?;
-            let rows = [limits.sequences, limits.context, s.kv_heads].into_iter().try_fold(1, usize::checked_mul);
-            gpu.scratch::<u8>([rows.ok_or_else(|| gpu.no_memory(usize::MAX))?, row])
+            let rows = [limits.sequences, limits.context, s.kv_heads, row].into_iter().try_fold(1, usize::checked_mul);
+            Store::new(gpu, rows.ok_or_else(|| gpu.no_memory(usize::MAX))?)
         };
+        let (keys, values) = (store(s.kv.keys)?, store(s.kv.values)?);
+        let rooms = self.widths().map(|width| room(limits.tokens, width));
+        let mut shared = gpu.shared();
+        shared.reserve(gpu, rooms.into_iter().try_fold(0usize, |sum, n| sum.checked_add(n?)))?;
+        shared.expect(gpu, limits.tokens, self.rope.as_ref().map_or(0, Rope::table_len))?;
+        drop(shared);
         Ok(Box::new(Run {
-            q: gpu.scratch([limits.tokens, wide])?,
-            k: gpu.scratch([limits.tokens, narrow])?,
-            v: gpu.scratch([limits.tokens, narrow])?,
-            mixed: gpu.scratch([limits.tokens, wide])?,
-            keys: store(s.kv.keys)?,
-            values: store(s.kv.values)?,
-            places: gpu.scratch([limits.tokens, 2])?,
-            table: gpu.scratch([limits.tokens, self.rope.as_ref().map_or(0, Rope::table_len)])?,
+            keys,
+            values,
             len: vec![0; limits.sequences],
             limits: *limits,
             stats: OpStats::default(),
@@ -88,22 +105,123 @@ impl Attention for CudaAttention {
     }
 }
 
+/// Where keys or values are.
+enum Store {
+    Device(CudaSlice<u8>),
+    /// The kernels read and write the host's memory over the bus.
+    Host {
+        at: CUdeviceptr,
+        _memory: Pinned<u8>,
+    },
+}
+
+impl Store {
+    fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
+        match gpu.options.kv {
+            KvPlace::Device => Ok(Self::Device(gpu.scratch([bytes, 1])?)),
+            KvPlace::Host => {
+                let memory = Pinned::raw(&gpu.context, bytes).map_err(|e| gpu.full(e, bytes))?;
+                let at = memory.device_address().map_err(|e| gpu.error(e))?;
+                Ok(Self::Host { at, _memory: memory })
+            }
+        }
+    }
+
+    fn address(&self, gpu: &Gpu) -> CUdeviceptr {
+        match self {
+            Self::Device(array) => gpu.address(array),
+            Self::Host { at, .. } => *at,
+        }
+    }
+}
+
 struct Run {
     op: Arc<CudaAttention>,
     limits: Limits,
-    q: CudaSlice<f32>,
-    k: CudaSlice<f32>,
-    v: CudaSlice<f32>,
-    mixed: CudaSlice<f32>,
     /// `[sequence][head][position]`, a row each.
-    keys: CudaSlice<u8>,
-    values: CudaSlice<u8>,
-    /// Sequence and position of each token.
-    places: CudaSlice<i32>,
-    /// Cosines and sines of each token's position.
-    table: CudaSlice<f32>,
+    keys: Store,
+    values: Store,
     len: Vec<usize>,
     stats: OpStats,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Store::Host { .. } = self.keys {
+            // kernels may still use memory that is not freed in the order of their queue
+            let _ = self.op.gpu.stream.synchronize();
+        }
+    }
+}
+
+impl Run {
+    /// Queues everything up to what heads made of a step's tokens, and then `end`, which gets where that is.
+    fn heads(&self, x: CUdeviceptr, batch: &Batch, end: impl FnOnce(CUdeviceptr) -> Result<()>) -> Result<()> {
+        let (op, tokens) = (&self.op, batch.len());
+        let (s, gpu) = (&op.spec, &op.gpu);
+        let mut shared = gpu.shared();
+        let tables = shared.tables(gpu, batch, op.rope())?;
+        let mut at = shared.scratch(gpu);
+        let [q, k, v, mixed] = op.widths().map(|width| {
+            let here = at;
+            at += room(tokens, width).unwrap_or_default() as u64; // which is there: `open` reserved it
+            here
+        });
+        for (linear, out) in [(&op.q, q), (&op.k, k), (&op.v, v)] {
+            linear.queue(x, tokens, out, false)?;
+        }
+        let head_dim = int("numbers of a head", s.head_dim)?;
+        if let Some((_, spec)) = op.rope() {
+            let halves = Arg::Int(i32::from(spec.kind == RopeKind::SplitHalf));
+            for (array, heads) in [(q, s.heads), (k, s.kv_heads)] {
+                let args = [
+                    Arg::At(array),
+                    Arg::At(tables.rotations),
+                    int("tokens of a step", tokens)?,
+                    int("heads", heads)?,
+                    head_dim,
+                    int("rotated numbers of a head", spec.dims)?,
+                    halves,
+                ];
+                let size = threads("rotated numbers", tokens * heads * spec.dims / 2, THREADS)?;
+                // SAFETY: the arguments of `attention.cu`; a thread per pair.
+                unsafe { gpu.launch(&op.rotate, size, &args)? };
+            }
+        }
+        let (kv_heads, context) = (int("heads", s.kv_heads)?, int("positions", self.limits.context)?);
+        let stores = [&self.keys, &self.values].map(|store| Arg::At(store.address(gpu)));
+        for ((kernel, from), to) in op.keep.iter().zip([k, v]).zip(stores) {
+            let tokens_here = int("tokens of a step", tokens)?;
+            let args = [Arg::At(from), Arg::At(tables.places), tokens_here, kv_heads, head_dim, context, to];
+            let blocks = (tokens * s.kv_heads).div_ceil((THREADS / WARP) as usize);
+            // SAFETY: as above; a warp per token and head, places within the store as was checked.
+            unsafe { gpu.launch(kernel, grid("tokens of a step", [blocks, 1, 1], THREADS)?, &args)? };
+        }
+        for first in (0..tokens).step_by(GRID) {
+            let some = (tokens - first).min(GRID);
+            let size = LaunchConfig {
+                shared_mem_bytes: 4 * (2 * s.head_dim + TILE) as u32,
+                ..grid("heads", [s.heads, some, 1], THREADS)?
+            };
+            let row = 4 * (first * s.heads * s.head_dim) as u64;
+            let args = [
+                Arg::At(q + row),
+                Arg::At(tables.places + 8 * first as u64),
+                stores[0],
+                stores[1],
+                int("heads", s.heads)?,
+                kv_heads,
+                head_dim,
+                context,
+                Arg::Float(s.scale),
+                Arg::At(mixed + row),
+            ];
+            // SAFETY: as above.
+            unsafe { gpu.launch(&op.attend, size, &args)? };
+        }
+        // the scratch is ours until what reads it is queued
+        end(mixed)
+    }
 }
 
 impl AttentionRun for Run {
@@ -116,66 +234,18 @@ impl AttentionRun for Run {
         operand::check(y, tokens, dim, how)?;
         let len = &self.len;
         self.limits.check(batch, tokens, |seq| len[seq])?;
-        let at = |array| gpu.address(array);
-        if tokens > 0 {
-            let input = operand::Input::new(gpu, x)?;
-            let places: Vec<i32> = batch.iter().flat_map(|t| [t.seq as i32, t.pos as i32]).collect();
-            let failed = |e| gpu.error(e);
-            gpu.stream.memcpy_htod(&places, &mut self.places).map_err(failed)?;
-            for (linear, out) in [(&op.q, &self.q), (&op.k, &self.k), (&op.v, &self.v)] {
-                linear.queue(input.address, tokens, at(out), false)?;
+        let input = operand::Input::new(gpu, x)?;
+        operand::write(gpu, y, tokens, dim, how, |y, add| {
+            if tokens == 0 {
+                return Ok(());
             }
-            if let (Some(rope), Some(spec)) = (&op.rope, &s.rope) {
-                let mut table = vec![0.0; tokens * rope.table_len()];
-                table.chunks_mut(rope.table_len()).zip(batch).for_each(|(out, t)| rope.table(t.pos, out));
-                gpu.stream.memcpy_htod(&table, &mut self.table).map_err(failed)?;
-                for (array, heads) in [(&self.q, s.heads), (&self.k, s.kv_heads)] {
-                    let halves = i32::from(spec.kind == RopeKind::SplitHalf);
-                    let ints = [tokens, heads, s.head_dim, spec.dims].map(|v| Arg::Int(v as i32));
-                    let args =
-                        [&[gpu.at(Some(array)), gpu.at(Some(&self.table))], &ints[..], &[Arg::Int(halves)]].concat();
-                    // SAFETY: the arguments of `attention.cu`; a thread per pair.
-                    unsafe { gpu.launch(&op.rotate, threads(tokens * heads * spec.dims / 2, THREADS), &args)? };
-                }
-            }
-            let per_block = (THREADS / WARP) as usize;
-            for ((kernel, from), to) in op.keep.iter().zip([&self.k, &self.v]).zip([&self.keys, &self.values]) {
-                let ints = [tokens, s.kv_heads, s.head_dim, self.limits.context].map(|v| Arg::Int(v as i32));
-                let args = [&[gpu.at(Some(from)), gpu.at(Some(&self.places))], &ints[..], &[gpu.at(Some(to))]].concat();
-                // SAFETY: as above; a warp per token and head, places within the store as was checked.
-                unsafe { gpu.launch(kernel, blocks((tokens * s.kv_heads).div_ceil(per_block), THREADS), &args)? };
-            }
-            let arrays = [
-                gpu.at(Some(&self.q)),
-                gpu.at(Some(&self.places)),
-                gpu.at(Some(&self.keys)),
-                gpu.at(Some(&self.values)),
-            ];
-            let ints = [s.heads, s.kv_heads, s.head_dim, self.limits.context].map(|v| Arg::Int(v as i32));
-            for first in (0..tokens).step_by(65_535) {
-                let some = (tokens - first).min(65_535);
-                let size = LaunchConfig {
-                    grid_dim: (s.heads as u32, some as u32, 1),
-                    block_dim: (THREADS, 1, 1),
-                    shared_mem_bytes: 4 * (2 * s.head_dim + TILE) as u32,
-                };
-                let row = 4 * (first * s.heads * s.head_dim) as u64;
-                let mut args = [&arrays[..], &ints, &[Arg::Float(s.scale), Arg::At(at(&self.mixed) + row)]].concat();
-                args[0] = Arg::At(at(&self.q) + row);
-                if let Arg::At(places) = &mut args[1] {
-                    *places += 8 * first as u64;
-                }
-                // SAFETY: as above.
-                unsafe { gpu.launch(&op.attend, size, &args)? };
-            }
-        }
-        let mixed = at(&self.mixed);
-        operand::write(gpu, y, tokens, dim, how, |y, add| op.o.queue(mixed, tokens, y, add))?;
+            self.heads(input.address, batch, |mixed| op.o.queue(mixed, tokens, y, add))
+        })?;
         for t in batch {
             self.len[t.seq as usize] = t.pos as usize + 1;
         }
         self.stats.bytes += [&op.q, &op.k, &op.v, &op.o].into_iter().map(Dense::bytes).sum::<u64>();
-        let row = |ty: pi_core::KvType| ty.row_bytes(s.head_dim).unwrap_or(0) * s.kv_heads;
+        let row = |ty: KvType| ty.row_bytes(s.head_dim).unwrap_or(0) * s.kv_heads;
         let read: usize = batch.iter().map(|t| t.pos as usize + 1).sum();
         self.stats.bytes += (read * (row(s.kv.keys) + row(s.kv.values))) as u64;
         Ok(())

@@ -26,6 +26,15 @@ pub enum Unavailable {
         /// How many there are.
         count: usize,
     },
+    /// Kernels are to be compiled for the chip, and there is no library of the compiler (`libnvrtc.so`, `nvrtc64_*.dll`).
+    #[error("no NVRTC library was found, which is to compile the kernels")]
+    NoCompiler,
+    /// That library lacks something this crate calls.
+    #[error("the NVRTC library has no {missing}: it is too old")]
+    Compiler {
+        /// The first function that is missing.
+        missing: &'static str,
+    },
     /// The driver refused.
     #[error("the NVIDIA driver reports error {0}")]
     Failed(Code),

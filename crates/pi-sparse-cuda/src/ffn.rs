@@ -2,31 +2,32 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    array,
-    gpu::{Arg, Gpu, blocks, threads},
-    linear::Linear,
+    counts::Pair,
+    gpu::{Arg, GRID, Gpu, grid, int, long, threads},
+    linear::{FEW, Linear, MANY, Product, TILE, TILE_THREADS, countable},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice, sys::CUdeviceptr};
 use pi_core::{
     Activation, ActiveSet, Dense, Down, Error, FfnRun, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
     NeuronSet, OpStats, Result, SparseFfn, Write,
 };
 use std::sync::Arc;
 
-/// Threads of all blocks here: eight warps.
+/// Threads of all blocks here but those of tiles: eight warps.
 const THREADS: u32 = 256;
 const WARPS: usize = 8;
-/// Tokens of a block of the first half.
-const TOKENS: usize = 4;
 /// Columns and, at most, slices of neurons of the second half.
 const COLUMNS: usize = 256;
 const SLICES: usize = 16;
 /// Neurons that a slice should have at least.
 const MIN_SLICE: usize = 256;
+/// Tokens whose up values are in scratch at the same time.
+const CHUNK: usize = 256;
 
 /// Rows of owned neurons, one after the other.
 struct Rows {
+    /// For few tokens: a warp per neuron, which is skipped if nothing is to be done.
     kernel: CudaFunction,
     weight: CudaSlice<u8>,
     bias: Option<CudaSlice<f32>>,
@@ -34,20 +35,30 @@ struct Rows {
 }
 
 enum Sum {
-    /// The kernel `pi_ffn_down`, and the bytes of a row.
-    Rows(Rows),
+    /// Rows and `pi_tile_down`, for many tokens.
+    Rows(Rows, CudaFunction),
     /// Output-major: every neuron is read.
     Whole(Linear),
+}
+
+/// For many tokens: all neurons, as products of matrices. Each token leaves out others, so that together most neurons are wanted, and
+/// what is saved is less than what reading and decoding a weight anew for every FEW tokens costs.
+struct Many {
+    first: Product,
+    second: Option<Product>,
+    fire: CudaFunction,
+    join: CudaFunction,
 }
 
 pub(crate) struct CudaFfn {
     gpu: Arc<Gpu>,
     w: FfnWeights,
     neurons: NeuronSet,
-    ids: Option<CudaSlice<i32>>,
+    ids: Option<CudaSlice<u32>>,
     /// The gate, or up where there is none.
     first: Rows,
     second: Option<Rows>,
+    many: Many,
     activate: CudaFunction,
     down: Sum,
     sum: CudaFunction,
@@ -55,6 +66,7 @@ pub(crate) struct CudaFfn {
 }
 
 fn rows(gpu: &Arc<Gpu>, kernel: &str, m: &Matrix, bias: Option<&[f32]>, neurons: &NeuronSet) -> Result<Rows> {
+    countable(m)?;
     let owned_bias: Option<Vec<f32>> = bias.map(|b| neurons.iter().map(|id| b[id]).collect());
     Ok(Rows {
         kernel: gpu.kernel(&format!("{kernel}_{}", m.ty()))?,
@@ -76,8 +88,16 @@ impl CudaFfn {
             Some(gate) => (gate, Some(up("pi_ffn_up")?)),
             None => (up("pi_ffn_gate")?, None),
         };
+        let many = Many {
+            first: Product::new(gpu, w.gate.as_ref().unwrap_or(&w.up).ty())?,
+            second: second.as_ref().map(|_| Product::new(gpu, w.up.ty())).transpose()?,
+            fire: gpu.kernel("pi_ffn_fire")?,
+            join: gpu.kernel("pi_ffn_join")?,
+        };
         let down = match &w.down {
-            Down::NeuronMajor(m) => Sum::Rows(rows(gpu, "pi_ffn_down", m, None, neurons)?),
+            Down::NeuronMajor(m) => {
+                Sum::Rows(rows(gpu, "pi_ffn_down", m, None, neurons)?, gpu.kernel(&format!("pi_tile_down_{}", m.ty()))?)
+            }
             Down::OutputMajor(m) if neurons.is_all() => Sum::Whole(Linear::new(gpu, &LinearSpec::new(m.clone()))?),
             Down::OutputMajor(m) => {
                 let why = "its down matrix is output-major; store it neuron-major (ffn_down_t)";
@@ -87,11 +107,12 @@ impl CudaFfn {
         };
         // neuron 0 belongs to exactly one operator of a layer: its owner adds the bias
         let owns_bias = !neurons.is_empty() && neurons.id(0) == 0;
-        let ids: Vec<i32> = neurons.iter().map(|id| id as i32).collect();
+        let ids: Vec<u32> = neurons.iter().map(|id| id as u32).collect();
         Ok(Self {
             ids: (!neurons.is_all()).then(|| gpu.upload(&ids)).transpose()?,
             first,
             second,
+            many,
             activate: gpu.kernel("pi_ffn_activate")?,
             down,
             sum: gpu.kernel("pi_ffn_sum")?,
@@ -102,8 +123,10 @@ impl CudaFfn {
         })
     }
 
-    fn slices(&self) -> usize {
-        self.neurons.len().div_ceil(MIN_SLICE).clamp(1, SLICES)
+    /// Slices of the neurons that blocks of the second half have: enough blocks for a large device with one token, and fewer with more
+    /// tokens, so that parts of SLICES tokens are all that scratch has to hold.
+    fn slices(&self, tokens: usize) -> usize {
+        self.neurons.len().div_ceil(MIN_SLICE).clamp(1, (SLICES / tokens.max(1)).max(1))
     }
 }
 
@@ -114,17 +137,23 @@ impl SparseFfn for CudaFfn {
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn FfnRun>> {
         let (gpu, owned, dim) = (&self.gpu, self.neurons.len(), self.w.dim());
-        let part = match self.down {
-            Sum::Rows(_) => gpu.scratch([limits.tokens.saturating_mul(self.slices()), dim])?,
-            Sum::Whole(_) => gpu.scratch([1, 1])?,
+        let parts = match self.down {
+            Sum::Rows(..) => (1..MANY.min(limits.tokens + 1)).map(|n| n * self.slices(n)).max().unwrap_or(0),
+            Sum::Whole(_) => 0,
         };
+        if limits.tokens >= MANY && self.second.is_some() {
+            gpu.shared().reserve(gpu, owned.checked_mul(4 * CHUNK.min(limits.tokens)))?;
+        }
         Ok(Box::new(Run {
-            h: array::hidden(gpu, limits.tokens, owned)?,
-            part,
-            counts: gpu.stream.alloc_zeros::<u64>(2).map_err(|e| gpu.full(e, 16))?,
+            h: gpu.scratch([limits.tokens, owned])?,
+            part: gpu.scratch([parts, dim])?,
+            counts: Pair::new(gpu)?,
             counted: [0; 2],
             steps: 0,
+            limit: limits.tokens,
+            step: 0,
             tokens: None,
+            values: None,
             stats: OpStats::default(),
             op: self,
         }))
@@ -134,18 +163,35 @@ impl SparseFfn for CudaFfn {
 struct Run {
     op: Arc<CudaFfn>,
     /// `[tokens, owned]`: what each neuron contributes with.
-    h: Hidden,
+    h: CudaSlice<f32>,
     /// `[slices, tokens, dim]`.
     part: CudaSlice<f32>,
     /// Neurons × tokens that fired, and that were marked, since the run was opened.
-    counts: CudaSlice<u64>,
+    counts: Pair,
     /// What was reported of that.
     counted: [u64; 2],
     /// Steps since the count was read.
     steps: u64,
+    limit: usize,
+    /// Tokens of the last step.
+    step: usize,
     /// Tokens of a submitted step that was not collected.
     tokens: Option<usize>,
+    /// `h` on the host, once somebody asked for it.
+    values: Option<Hidden>,
     stats: OpStats,
+}
+
+/// What a step's kernels have in common.
+struct Step {
+    tokens: usize,
+    x: CUdeviceptr,
+    h: CUdeviceptr,
+    marks: CUdeviceptr,
+    words: usize,
+    act: [Arg; 2],
+    skip: Arg,
+    symmetric: Arg,
 }
 
 /// The kernels' number of an activation, and its threshold.
@@ -173,74 +219,56 @@ impl FfnRun for Run {
             let got = size(active.tokens(), active.neurons());
             return Err(Error::shape("active set", size(tokens, op.neurons.total()), got));
         }
-        self.h.resize(tokens)?;
-        self.tokens = None;
+        if tokens > self.limit {
+            return Err(Error::Limit { what: "tokens per step".into(), limit: self.limit, got: tokens });
+        }
+        (self.tokens, self.step) = (None, 0);
         let (act, threshold) = activation(w.act)?;
         let words = active.words();
         let input = operand::Input::new(gpu, x)?;
-        let marks = operand::Marks::new(gpu, active)?;
-        self.h.stale();
-        self.h.resident().mirror_overwrite();
-        let h = array::address(gpu, &mut self.h);
+        let marks = operand::Input::marks(gpu, active)?;
+        let step = Step {
+            tokens,
+            x: input.address,
+            h: gpu.address(&self.h),
+            marks: marks.address,
+            words,
+            act: [Arg::Int(act), Arg::Float(threshold)],
+            skip: Arg::Int(i32::from(w.skip)),
+            symmetric: Arg::Int(i32::from(w.gating == Gating::Symmetric)),
+        };
         if tokens > 0 && owned > 0 {
-            let act = [Arg::Int(act), Arg::Float(threshold)];
-            for first in (0..tokens).step_by(TOKENS * 65_535) {
-                let some = (tokens - first).min(TOKENS * 65_535);
-                let size = LaunchConfig {
-                    grid_dim: (owned.div_ceil(WARPS) as u32, some.div_ceil(TOKENS) as u32, 1),
-                    ..blocks(1, THREADS)
-                };
-                let x = Arg::At(input.address + 4 * (first * dim) as u64);
-                let h = Arg::At(h + 4 * (first * owned) as u64);
-                let marks = Arg::At(if marks.address == 0 { 0 } else { marks.address + 8 * (first * words) as u64 });
-                let sizes = [owned, dim, some].map(|v| Arg::Int(v as i32));
-                let rows = |r: &Rows| [gpu.at(Some(&r.weight)), gpu.at(r.bias.as_ref())];
-                let skip = Arg::Int(i32::from(w.skip));
-                let args = [
-                    &rows(&op.first)[..],
-                    &[gpu.at(op.ids.as_ref()), marks, Arg::Int(words as i32), x],
-                    &sizes,
-                    &[skip],
-                    &act,
-                    &[h, gpu.at(Some(&self.counts))],
-                ];
-                // SAFETY: the arguments of `ffn.cu`; a warp per neuron, arrays of the sizes that are passed.
-                unsafe { gpu.launch(&op.first.kernel, size, &args.concat())? };
-                if let Some(second) = &op.second {
-                    let symmetric = Arg::Int(i32::from(w.gating == Gating::Symmetric));
-                    let args = [&rows(second)[..], &[x], &sizes, &[symmetric], &act, &[h]];
-                    // SAFETY: as above.
-                    unsafe { gpu.launch(&second.kernel, size, &args.concat())? };
-                }
+            match tokens >= MANY {
+                true => self.all(&step)?,
+                false => self.marked(&step)?,
             }
+            self.counts.launched();
             if op.second.is_none() {
                 let n = tokens * owned;
-                let args = [&[Arg::Long(n as i64)][..], &act, &[Arg::At(h)]].concat();
-                // SAFETY: as above.
-                unsafe { gpu.launch(&op.activate, threads(n, THREADS), &args)? };
+                let args = [long("neurons of a step", n)?, step.act[0], step.act[1], Arg::At(step.h)];
+                // SAFETY: the arguments of `ffn.cu`; a thread per number.
+                unsafe { gpu.launch(&op.activate, threads("neurons of a step", n, THREADS)?, &args)? };
             }
         }
-        if let Sum::Rows(down) = &op.down {
-            for first in (0..tokens).step_by(65_535) {
-                let some = (tokens - first).min(65_535);
-                let grid_dim = (dim.div_ceil(COLUMNS) as u32, some as u32, op.slices() as u32);
-                let size = LaunchConfig { grid_dim, ..blocks(1, THREADS) };
-                let part = gpu.address(&self.part) + 4 * (first * op.slices() * dim) as u64;
-                let args = [
-                    gpu.at(Some(&down.weight)),
-                    Arg::At(h + 4 * (first * owned) as u64),
-                    Arg::Int(owned as i32),
-                    Arg::Int(dim as i32),
-                    Arg::Int(some as i32),
-                    Arg::At(part),
-                ];
-                // SAFETY: as above.
-                unsafe { gpu.launch(&down.kernel, size, &args)? };
-            }
+        if let (Sum::Rows(down, _), 1..MANY, 1..) = (&op.down, tokens, owned) {
+            let blocks = [dim.div_ceil(COLUMNS), tokens, op.slices(tokens)];
+            let args = [
+                gpu.at(Some(&down.weight)),
+                Arg::At(step.h),
+                int("neurons", owned)?,
+                int("columns of a down matrix", dim)?,
+                int("tokens of a step", tokens)?,
+                gpu.at(Some(&self.part)),
+            ];
+            // SAFETY: as above; a block for each slice of the columns of a token.
+            unsafe { gpu.launch(&down.kernel, grid("columns of a down matrix", blocks, THREADS)?, &args)? };
         }
         self.stats.neurons += (owned * tokens) as u64;
+        if tokens >= MANY {
+            self.stats.dense += (owned * tokens) as u64;
+        }
         self.steps += 1;
-        self.tokens = Some(tokens);
+        (self.tokens, self.step) = (Some(tokens), tokens);
         Ok(())
     }
 
@@ -248,41 +276,44 @@ impl FfnRun for Run {
         let op = self.op.clone();
         let (gpu, dim) = (&op.gpu, op.w.dim());
         let tokens = self.tokens.take().ok_or_else(|| Error::shape("ffn", "a submitted step", "none"))?;
-        let h = array::address(gpu, &mut self.h);
+        let h = gpu.address(&self.h);
         operand::write(gpu, y, tokens, dim, how, |y, add| match &op.down {
             Sum::Whole(down) => {
                 self.stats.bytes += down.bytes();
                 down.queue(h, tokens, y, add)?;
                 match &op.down_bias {
                     None => Ok(()),
-                    Some(_) => self.sum(y, 0, 0, tokens, true),
+                    Some(_) => self.sum(y, 0, tokens, true),
                 }
             }
-            Sum::Rows(_) => {
-                for first in (0..tokens).step_by(65_535) {
-                    let some = (tokens - first).min(65_535);
-                    self.sum(y + 4 * (first * dim) as u64, op.slices(), first, some, add)?;
-                }
-                Ok(())
-            }
+            Sum::Rows(down, tile) if tokens >= MANY && !op.neurons.is_empty() => self.tiles(down, tile, tokens, y, add),
+            Sum::Rows(..) if op.neurons.is_empty() => self.sum(y, 0, tokens, add),
+            Sum::Rows(..) => self.sum(y, op.slices(tokens), tokens, add),
         })
     }
 
     fn values(&mut self) -> Result<&mut Hidden> {
-        Ok(&mut self.h)
+        let (owned, tokens) = (self.op.neurons.len(), self.step);
+        if self.values.as_ref().is_none_or(|values| values.max_tokens() < tokens) {
+            self.values = Some(Hidden::try_new(tokens, owned)?);
+        }
+        let values = self.values.get_or_insert_with(|| Hidden::new(0, owned));
+        values.resize(tokens)?;
+        self.op.gpu.fetch(&self.h, values.host_overwrite())?;
+        Ok(values)
     }
 
     fn take_stats(&mut self) -> OpStats {
         // a device that failed reports that when something is computed
         if std::mem::take(&mut self.steps) > 0
-            && let Ok(counts) = self.op.gpu.stream.clone_dtoh(&self.counts)
+            && let Ok(counts) = self.counts.read()
         {
             let (active, marked) = (counts[0] - self.counted[0], counts[1] - self.counted[1]);
-            self.counted = [counts[0], counts[1]];
+            self.counted = counts;
             self.stats.active += active;
             self.stats.marked += marked;
             let second = self.op.second.as_ref().map_or(0, |rows| rows.row_bytes);
-            let down = if let Sum::Rows(rows) = &self.op.down { rows.row_bytes } else { 0 };
+            let down = if let Sum::Rows(rows, _) = &self.op.down { rows.row_bytes } else { 0 };
             self.stats.bytes += marked * self.op.first.row_bytes + active * (second + down);
         }
         std::mem::take(&mut self.stats)
@@ -290,23 +321,127 @@ impl FfnRun for Run {
 }
 
 impl Run {
-    /// Adds up slices for `some` tokens from `first` on, and the bias; `slices` may be 0.
-    fn sum(&self, y: u64, slices: usize, first: usize, some: usize, add: bool) -> Result<()> {
+    /// Few tokens: marked neurons, and of these only those that fire.
+    fn marked(&self, step: &Step) -> Result<()> {
+        let op = &self.op;
+        let (gpu, owned, dim, tokens) = (&op.gpu, op.neurons.len(), op.w.dim(), step.tokens);
+        let size = grid("neurons", [owned.div_ceil(WARPS), tokens.div_ceil(FEW), 1], THREADS)?;
+        let sizes = [int("neurons", owned)?, int("inputs of neurons", dim)?, int("tokens of a step", tokens)?];
+        let [act, threshold] = step.act;
+        let (x, h) = (Arg::At(step.x), Arg::At(step.h));
+        let args = [
+            gpu.at(Some(&op.first.weight)),
+            gpu.at(op.first.bias.as_ref()),
+            gpu.at(op.ids.as_ref()),
+            Arg::At(step.marks),
+            int("words of marks", step.words)?,
+            x,
+            sizes[0],
+            sizes[1],
+            sizes[2],
+            step.skip,
+            act,
+            threshold,
+            h,
+            Arg::At(self.counts.address()),
+        ];
+        // SAFETY: the arguments of `ffn.cu`; a warp per neuron, arrays of the sizes that are passed.
+        unsafe { gpu.launch(&op.first.kernel, size, &args)? };
+        if let Some(second) = &op.second {
+            let args = [
+                gpu.at(Some(&second.weight)),
+                gpu.at(second.bias.as_ref()),
+                x,
+                sizes[0],
+                sizes[1],
+                sizes[2],
+                step.symmetric,
+                act,
+                threshold,
+                h,
+            ];
+            // SAFETY: as above.
+            unsafe { gpu.launch(&second.kernel, size, &args)? };
+        }
+        Ok(())
+    }
+
+    /// Many tokens: all neurons, and then those that are not marked or do not fire are taken out.
+    fn all(&self, step: &Step) -> Result<()> {
+        let op = &self.op;
+        let (gpu, owned, dim, tokens) = (&op.gpu, op.neurons.len(), op.w.dim(), step.tokens);
+        let weights = |rows: &Rows| [gpu.at(Some(&rows.weight)), gpu.at(rows.bias.as_ref())];
+        let [act, threshold] = step.act;
+        op.many.first.queue(gpu, weights(&op.first), (owned, dim), step.x, tokens, step.h, false)?;
+        let args = [
+            gpu.at(op.ids.as_ref()),
+            Arg::At(step.marks),
+            int("words of marks", step.words)?,
+            int("neurons", owned)?,
+            int("tokens of a step", tokens)?,
+            step.skip,
+            act,
+            threshold,
+            Arg::At(step.h),
+            Arg::At(self.counts.address()),
+        ];
+        // SAFETY: the arguments of `ffn.cu`; a thread per neuron and token.
+        unsafe { gpu.launch(&op.many.fire, threads("neurons of a step", tokens * owned, THREADS)?, &args)? };
+        let (Some(second), Some(product)) = (&op.second, &op.many.second) else { return Ok(()) };
+        let shared = gpu.shared();
+        let up = shared.scratch(gpu);
+        for first in (0..tokens).step_by(CHUNK) {
+            let some = (tokens - first).min(CHUNK);
+            product.queue(gpu, weights(second), (owned, dim), step.x + 4 * (first * dim) as u64, some, up, false)?;
+            let n = some * owned;
+            let h = Arg::At(step.h + 4 * (first * owned) as u64);
+            let args = [Arg::At(up), long("neurons of a step", n)?, step.symmetric, act, threshold, h];
+            // SAFETY: as above; the scratch has room for CHUNK tokens, and is ours.
+            unsafe { gpu.launch(&op.many.join, threads("neurons of a step", n, THREADS)?, &args)? };
+        }
+        Ok(())
+    }
+
+    /// The second half for many tokens.
+    fn tiles(&self, down: &Rows, kernel: &CudaFunction, tokens: usize, y: CUdeviceptr, add: bool) -> Result<()> {
+        let op = &self.op;
+        let (gpu, owned, dim) = (&op.gpu, op.neurons.len(), op.w.dim());
+        for first in (0..tokens).step_by(TILE * GRID) {
+            let some = (tokens - first).min(TILE * GRID);
+            let args = [
+                gpu.at(Some(&down.weight)),
+                Arg::At(gpu.address(&self.h) + 4 * (first * owned) as u64),
+                gpu.at(op.down_bias.as_ref()),
+                int("neurons", owned)?,
+                int("columns of a down matrix", dim)?,
+                int("tokens of a step", some)?,
+                Arg::Int(i32::from(add)),
+                Arg::At(y + 4 * (first * dim) as u64),
+            ];
+            let blocks = [dim.div_ceil(TILE), some.div_ceil(TILE), 1];
+            // SAFETY: the arguments of `ffn.cu`; arrays of the sizes that are passed.
+            unsafe { gpu.launch(kernel, grid("columns of a down matrix", blocks, TILE_THREADS)?, &args)? };
+        }
+        Ok(())
+    }
+
+    /// Adds up slices of a step's tokens, and the bias; `slices` may be 0.
+    fn sum(&self, y: CUdeviceptr, slices: usize, tokens: usize, add: bool) -> Result<()> {
         let (op, dim) = (&self.op, self.op.w.dim());
-        let n = some * dim;
+        let n = tokens * dim;
         if n == 0 {
             return Ok(());
         }
         let args = [
-            Arg::At(op.gpu.address(&self.part) + 4 * (first * op.slices() * dim) as u64),
-            Arg::Int(slices as i32),
-            Arg::Long(n as i64),
-            Arg::Int(dim as i32),
+            op.gpu.at(Some(&self.part)),
+            int("slices", slices)?,
+            long("columns of a step", n)?,
+            int("columns of a down matrix", dim)?,
             op.gpu.at(op.down_bias.as_ref()),
             Arg::Int(i32::from(add)),
             Arg::At(y),
         ];
         // SAFETY: the arguments of `ffn.cu`; a thread per number.
-        unsafe { op.gpu.launch(&op.sum, threads(n, THREADS), &args) }
+        unsafe { op.gpu.launch(&op.sum, threads("columns of a step", n, THREADS)?, &args) }
     }
 }

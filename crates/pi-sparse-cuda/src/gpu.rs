@@ -1,57 +1,60 @@
-//! A device with its queue and its kernels.
+//! A device with its queues and its kernels.
 #![allow(unsafe_code)]
 
-use crate::{Unavailable, error::Code, probe};
-use cudarc::{
-    driver::{
-        CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig,
-        PushKernelArg,
-        sys::{CUdeviceptr, CUresult},
-    },
-    nvrtc::Ptx,
+use crate::{
+    CudaOptions, Unavailable,
+    counts::Counts,
+    error::Code,
+    modules::{Missing, Modules},
+    pinned::Number,
+    probe,
+    shared::Shared,
+    upload::Uploads,
 };
-use pi_core::{Error, Matrix, NeuronSet, Result};
-use std::{collections::HashMap, fmt, sync::Arc, sync::Mutex};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig, result,
+    sys::{CUdeviceptr, CUresult},
+};
+use pi_core::{Error, Result};
+use std::{
+    ffi::c_void,
+    fmt, ptr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-/// The kernels, compiled by `scripts/ptx` from `kernels/`.
-const PTX: [&str; 5] = [
-    include_str!("../ptx/linear.ptx"),
-    include_str!("../ptx/norm.ptx"),
-    include_str!("../ptx/attention.ptx"),
-    include_str!("../ptx/ffn.ptx"),
-    include_str!("../ptx/predictor.ptx"),
-];
+/// Most arguments of a kernel.
+const ARGUMENTS: usize = 16;
 
-/// Bytes of rows that are copied at a time.
-const PIECE: usize = 8 << 20;
-
-/// An open device. Everything is queued in one order on [`stream`](Self::stream); copies to the host that may overtake what was
-/// queued later go by [`copies`](Self::copies).
+/// An open device. Everything that computes is queued in one order on [`stream`](Self::stream); copies to the host that may overtake what
+/// was queued later go by [`downloads`](Self::downloads), and weights come by a queue of their own.
 pub(crate) struct Gpu {
     pub name: String,
     pub context: Arc<CudaContext>,
     pub stream: Arc<CudaStream>,
-    pub copies: Arc<CudaStream>,
-    kernels: Mutex<HashMap<String, CudaFunction>>,
-    modules: Vec<Arc<CudaModule>>,
+    pub downloads: Arc<CudaStream>,
+    pub options: CudaOptions,
+    pub(crate) uploads: Uploads,
+    pub(crate) counts: Counts,
+    shared: Mutex<Shared>,
+    modules: Mutex<Modules>,
 }
 
 impl Gpu {
-    pub(crate) fn open(ordinal: usize) -> std::result::Result<Arc<Self>, Unavailable> {
+    pub(crate) fn open(ordinal: usize, options: &CudaOptions) -> std::result::Result<Arc<Self>, Unavailable> {
         let failed = |e: DriverError| Unavailable::Failed(e.into());
         let context = probe::context(ordinal)?;
-        // SAFETY: no array is used by two streams without an event of our own between them (see `Array`).
+        // SAFETY: no array is used by two queues without an event of our own between them (`array.rs`, `upload.rs`).
         unsafe { context.disable_event_tracking() };
-        let (stream, copies) = (context.new_stream().map_err(failed)?, context.new_stream().map_err(failed)?);
-        let modules: std::result::Result<_, _> =
-            PTX.map(|ptx| context.load_module(Ptx::from_src(ptx))).into_iter().collect();
         Ok(Arc::new(Self {
             name: format!("cuda:{ordinal}"),
-            modules: modules.map_err(failed)?,
-            kernels: Mutex::default(),
+            stream: context.new_stream().map_err(failed)?,
+            downloads: context.new_stream().map_err(failed)?,
+            uploads: Uploads::new(&context).map_err(failed)?,
+            counts: Counts::default(),
+            shared: Mutex::default(),
+            modules: Mutex::new(Modules::new(options.kernels)?),
+            options: options.clone(),
             context,
-            stream,
-            copies,
         }))
     }
 
@@ -60,18 +63,21 @@ impl Gpu {
         Error::Device { device: self.name.clone(), message: format!("error {}", Code::from(e)) }
     }
 
-    /// A kernel by its name.
+    pub(crate) fn modules(&self) -> MutexGuard<'_, Modules> {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What operators share. What is queued while it is held is not mixed with what others queue.
+    pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A kernel by its name. Its file is loaded if it is the first of it.
     pub(crate) fn kernel(&self, name: &str) -> Result<CudaFunction> {
-        let mut kernels = self.kernels.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(kernel) = kernels.get(name) {
-            return Ok(kernel.clone());
-        }
-        let kernel = self.modules.iter().find_map(|m| m.load_function(name).ok()).ok_or_else(|| Error::Device {
-            device: self.name.clone(),
-            message: format!("there is no kernel {name}"),
-        })?;
-        kernels.insert(name.into(), kernel.clone());
-        Ok(kernel)
+        self.modules().kernel(&self.context, name).map_err(|e| match e {
+            Missing::Driver(e) => self.error(e),
+            Missing::Name => Error::Device { device: self.name.clone(), message: format!("there is no kernel {name}") },
+        })
     }
 
     /// Queues a kernel.
@@ -79,25 +85,55 @@ impl Gpu {
     /// # Safety
     /// Arguments must be those of the kernel, and it must stay within its arrays.
     pub(crate) unsafe fn launch(&self, kernel: &CudaFunction, size: LaunchConfig, args: &[Arg]) -> Result<()> {
-        let mut builder = self.stream.launch_builder(kernel);
-        for arg in args {
-            match arg {
-                Arg::At(address) => builder.arg(address),
-                Arg::Int(v) => builder.arg(v),
-                Arg::Long(v) => builder.arg(v),
-                Arg::Float(v) => builder.arg(v),
+        let mut pointers = [ptr::null_mut::<c_void>(); ARGUMENTS];
+        let Some(pointers) = pointers.get_mut(..args.len()) else {
+            return Err(Error::Limit { what: "arguments of a kernel".into(), limit: ARGUMENTS, got: args.len() });
+        };
+        for (pointer, arg) in pointers.iter_mut().zip(args) {
+            *pointer = match arg {
+                Arg::At(v) => ptr::from_ref(v).cast_mut().cast(),
+                Arg::Int(v) => ptr::from_ref(v).cast_mut().cast(),
+                Arg::Long(v) => ptr::from_ref(v).cast_mut().cast(),
+                Arg::Float(v) => ptr::from_ref(v).cast_mut().cast(),
             };
         }
-        // SAFETY: the caller's promise.
-        unsafe { builder.launch(size) }.map(drop).map_err(|e| self.error(e))
+        let failed = |e| self.error(e);
+        self.context.bind_to_thread().map_err(failed)?;
+        let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = size;
+        // SAFETY: the caller's promise; arguments are copied by the call.
+        unsafe {
+            result::launch_kernel(
+                kernel.cu_function(),
+                grid_dim,
+                block_dim,
+                shared_mem_bytes,
+                self.stream.cu_stream(),
+                pointers,
+            )
+        }
+        .map_err(failed)
     }
 
     /// Room in the device's memory for `n` elements of a run, or an error that says how many bytes that is. Contents are undefined.
-    pub(crate) fn scratch<T: DeviceRepr>(&self, n: [usize; 2]) -> Result<CudaSlice<T>> {
-        let n = n[0].checked_mul(n[1]).filter(|n| n.checked_mul(size_of::<T>()).is_some());
-        let n = n.ok_or_else(|| self.no_memory(usize::MAX))?;
-        // SAFETY: kernels write what they later read.
-        unsafe { self.stream.alloc::<T>(n.max(1)) }.map_err(|e| self.full(e, n * size_of::<T>()))
+    pub(crate) fn scratch<T: Number>(&self, n: [usize; 2]) -> Result<CudaSlice<T>> {
+        let n = n[0].checked_mul(n[1]).ok_or_else(|| self.no_memory(usize::MAX))?;
+        self.room(&self.stream, n)
+    }
+
+    /// Room for `n` elements that is there for what is queued on `queue` from now on, and freed in the order of kernels.
+    pub(crate) fn room<T: Number>(&self, queue: &CudaStream, n: usize) -> Result<CudaSlice<T>> {
+        let n = n.max(1); // an address all the same
+        let bytes = n.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
+        let bytes = bytes.ok_or_else(|| self.no_memory(usize::MAX))?;
+        let full = |e| self.full(e, bytes);
+        self.context.bind_to_thread().map_err(full)?;
+        let asynchronous = self.context.has_async_alloc();
+        // SAFETY: the array below owns it. Contents are undefined; kernels write what they later read.
+        let at = unsafe {
+            if asynchronous { result::malloc_async(queue.cu_stream(), bytes) } else { result::malloc_sync(bytes) }
+        };
+        // SAFETY: room for `n` elements that nobody else has; any bits are numbers.
+        Ok(unsafe { self.stream.upgrade_device_ptr(at.map_err(full)?, n) })
     }
 
     /// The error of an allocation.
@@ -116,33 +152,6 @@ impl Gpu {
         Arg::At(array.map_or(0, |array| self.address(array)))
     }
 
-    /// A copy of weights in the device's memory. Bytes are there when the next kernel of the queue runs.
-    pub(crate) fn upload<T: DeviceRepr>(&self, from: &[T]) -> Result<CudaSlice<T>> {
-        if from.is_empty() {
-            return self.scratch([0, 0]); // an address all the same
-        }
-        self.stream.clone_htod(from).map_err(|e| self.full(e, size_of_val(from)))
-    }
-
-    /// A copy of a matrix's rows of `neurons`, one after the other.
-    pub(crate) fn rows(&self, m: &Matrix, neurons: &NeuronSet) -> Result<CudaSlice<u8>> {
-        let view = m.view();
-        if neurons.is_all() {
-            return self.upload(view.bytes());
-        }
-        let mut rows = self.scratch::<u8>([neurons.len(), m.row_bytes()])?;
-        // in large pieces: a copy for each row would take longer than its bytes
-        let each = (PIECE / m.row_bytes().max(1)).max(1);
-        let mut piece = Vec::with_capacity(each.min(neurons.len()) * m.row_bytes());
-        for first in (0..neurons.len()).step_by(each) {
-            piece.clear();
-            (first..neurons.len().min(first + each)).for_each(|i| piece.extend_from_slice(view.row(neurons.id(i))));
-            let mut to = rows.slice_mut(first * m.row_bytes()..first * m.row_bytes() + piece.len());
-            self.stream.memcpy_htod(&piece, &mut to).map_err(|e| self.error(e))?;
-        }
-        Ok(rows)
-    }
-
     /// The error of an array that does not fit.
     pub(crate) fn no_memory(&self, bytes: usize) -> Error {
         let free = self.context.mem_get_info().map_or_else(|_| String::new(), |(free, _)| format!(", {free} are free"));
@@ -150,14 +159,44 @@ impl Gpu {
     }
 }
 
-/// So many blocks in a row.
-pub(crate) fn blocks(n: usize, threads: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (n.max(1) as u32, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
+/// Blocks of `threads` in x, y and z.
+///
+/// # Errors
+/// [`Error::Limit`] naming `what` if a grid cannot have as many.
+pub(crate) fn grid(what: &str, blocks: [usize; 3], threads: u32) -> Result<LaunchConfig> {
+    let mut dims = [0; 3];
+    for ((to, n), limit) in dims.iter_mut().zip(blocks).zip([i32::MAX as usize, GRID, GRID]) {
+        *to = u32::try_from(n).ok().filter(|_| n <= limit).ok_or_else(|| limited(what, limit, n))?;
+    }
+    Ok(LaunchConfig { grid_dim: dims.into(), block_dim: (threads, 1, 1), shared_mem_bytes: 0 })
 }
 
-/// So many threads in blocks of `block`.
-pub(crate) fn threads(n: usize, block: u32) -> LaunchConfig {
-    blocks(n.div_ceil(block as usize), block)
+/// Most blocks of a grid in y and z.
+pub(crate) const GRID: usize = 65_535;
+
+/// At least `n` threads in blocks of `block`.
+///
+/// # Errors
+/// As [`grid`].
+pub(crate) fn threads(what: &str, n: usize, block: u32) -> Result<LaunchConfig> {
+    grid(what, [n.div_ceil(block as usize), 1, 1], block)
+}
+
+/// A size as kernels count: with 31 bits. Every size goes through here when it becomes an argument.
+///
+/// # Errors
+/// [`Error::Limit`] naming `what`.
+pub(crate) fn int(what: &str, n: usize) -> Result<Arg> {
+    i32::try_from(n).map(Arg::Int).map_err(|_| limited(what, i32::MAX as usize, n))
+}
+
+/// A number of elements, with 63 bits.
+pub(crate) fn long(what: &str, n: usize) -> Result<Arg> {
+    i64::try_from(n).map(Arg::Long).map_err(|_| limited(what, i64::MAX as usize, n))
+}
+
+fn limited(what: &str, limit: usize, got: usize) -> Error {
+    Error::Limit { what: format!("{what} on a CUDA device"), limit, got }
 }
 
 /// An argument of a kernel.
@@ -173,5 +212,21 @@ pub(crate) enum Arg {
 impl fmt::Debug for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_kernels_cannot_count_are_refused_by_name() {
+        assert!(matches!(int("rows", 7), Ok(Arg::Int(7))));
+        let error = int("rows of w", 1 << 31).map(drop).unwrap_err().to_string();
+        assert_eq!(error, "rows of w on a CUDA device: 2147483648 exceeds the limit of 2147483647");
+        assert!(grid("tokens", [1, GRID, 1], 32).is_ok());
+        for blocks in [[1 << 31, 1, 1], [1, GRID + 1, 1], [1, 1, GRID + 1]] {
+            assert!(grid("tokens", blocks, 32).unwrap_err().to_string().starts_with("tokens on a CUDA device"));
+        }
     }
 }

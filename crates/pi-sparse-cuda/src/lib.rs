@@ -6,16 +6,24 @@
 
 mod array;
 mod attention;
+mod counts;
 mod error;
+mod event;
 mod ffn;
 mod gpu;
 mod linear;
+mod modules;
 mod norm;
 mod operand;
+mod options;
+mod pinned;
 mod predictor;
 mod probe;
+mod shared;
+mod upload;
 
 pub use error::{Code, Unavailable};
+pub use options::{CudaOptions, KernelSource, KvPlace};
 pub use probe::count;
 
 use cudarc::driver::CudaContext;
@@ -38,7 +46,25 @@ impl Cuda {
     /// # Errors
     /// [`Unavailable`].
     pub fn open(ordinal: usize) -> std::result::Result<Self, Unavailable> {
-        Ok(Self { gpu: Gpu::open(ordinal)? })
+        Self::open_with(ordinal, &CudaOptions::default())
+    }
+
+    /// The same with other than the usual settings.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    pub fn open_with(ordinal: usize, options: &CudaOptions) -> std::result::Result<Self, Unavailable> {
+        Ok(Self { gpu: Gpu::open(ordinal, options)? })
+    }
+
+    /// Why shipped kernels are used although [others](KernelSource::Nvrtc) were asked for; `None` if there is nothing to say.
+    pub fn note(&self) -> Option<String> {
+        self.gpu.modules().note().map(Into::into)
+    }
+
+    /// Files of kernels that were loaded so far. They are loaded when the first of their kernels is needed.
+    pub fn files_loaded(&self) -> usize {
+        self.gpu.modules().count()
     }
 
     /// Bytes of the device's memory: free now, and in all.
@@ -74,6 +100,21 @@ impl Device for Cuda {
 
     fn active(&self, max_tokens: usize, neurons: usize) -> Result<ActiveSet> {
         array::active(&self.gpu, max_tokens, neurons)
+    }
+
+    fn add(&self, x: &mut Hidden, y: &mut Hidden) -> Result<()> {
+        if (x.tokens(), x.dim()) != (y.tokens(), y.dim()) {
+            let size = |h: &Hidden| format!("{} rows of {}", h.tokens(), h.dim());
+            return Err(Error::shape("a sum", size(y), size(x)));
+        }
+        if !norm::add(&self.gpu, x, y)? {
+            y.host_mut()?.iter_mut().zip(x.host()?).for_each(|(y, x)| *y += *x);
+        }
+        Ok(())
+    }
+
+    fn copies_weights(&self) -> bool {
+        true
     }
 
     fn norm(&self, spec: &NormSpec) -> Result<Arc<dyn Dense>> {

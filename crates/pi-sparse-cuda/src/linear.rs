@@ -2,41 +2,102 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    gpu::{Arg, Gpu},
+    gpu::{Arg, GRID, Gpu, grid, int},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, sys::CUdeviceptr};
-use pi_core::{Dense, Error, Hidden, LinearSpec, Result, Write};
+use cudarc::driver::{CudaFunction, CudaSlice, sys::CUdeviceptr};
+use pi_core::{Dense, Error, Hidden, LinearSpec, Matrix, QuantType, Result, Write};
 use std::sync::Arc;
 
 /// Threads of a block: a warp for each of so many rows.
 const THREADS: u32 = 256;
-const WARP: u32 = 32;
-/// Tokens of a block.
-const TOKENS: usize = 4;
+pub(crate) const WARP: u32 = 32;
+/// Tokens of a block of kernels for few tokens, FEW in `types.cuh`.
+pub(crate) const FEW: usize = 4;
+/// Outputs, and tokens, of a block of kernels for many tokens, and its threads, as in `tile.cuh`.
+pub(crate) const TILE: usize = 64;
+pub(crate) const TILE_THREADS: u32 = 256;
+/// Tokens from which on tiles are used. With fewer, most of a tile would be empty; with so many, warps would read and decode
+/// each weight four times.
+pub(crate) const MANY: usize = 16;
 
 pub(crate) struct Linear {
     gpu: Arc<Gpu>,
-    kernel: CudaFunction,
+    product: Product,
     weight: CudaSlice<u8>,
     bias: Option<CudaSlice<f32>>,
     rows: usize,
     cols: usize,
+    /// Of both.
+    bytes: u64,
+}
+
+/// Kernels that multiply matrices of a type.
+pub(crate) struct Product {
+    few: CudaFunction,
+    many: CudaFunction,
+}
+
+impl Product {
+    pub(crate) fn new(gpu: &Gpu, ty: QuantType) -> Result<Self> {
+        let kernel = |name| gpu.kernel(&format!("{name}_{ty}"));
+        Ok(Self { few: kernel("pi_linear")?, many: kernel("pi_tile_linear")? })
+    }
+
+    /// Queues `y = w x + bias`: `w`, `bias` of `[rows, cols]` and `[rows]` numbers, `x` the address of `[tokens, cols]`, `y` of
+    /// `[tokens, rows]`.
+    pub(crate) fn queue(
+        &self,
+        gpu: &Gpu,
+        [w, bias]: [Arg; 2],
+        (rows, cols): (usize, usize),
+        x: CUdeviceptr,
+        tokens: usize,
+        y: CUdeviceptr,
+        add: bool,
+    ) -> Result<()> {
+        let (kernel, blocks, each, threads) = match tokens >= MANY {
+            true => (&self.many, rows.div_ceil(TILE), TILE, TILE_THREADS),
+            false => (&self.few, rows.div_ceil((THREADS / WARP) as usize), FEW, THREADS),
+        };
+        for first in (0..tokens).step_by(each * GRID) {
+            let some = (tokens - first).min(each * GRID);
+            let size = grid("rows of a matrix", [blocks, some.div_ceil(each), 1], threads)?;
+            let args = [
+                w,
+                Arg::At(x + 4 * (first * cols) as u64),
+                bias,
+                int("rows of a matrix", rows)?,
+                int("columns of a matrix", cols)?,
+                int("tokens of a step", some)?,
+                Arg::Int(i32::from(add)),
+                Arg::At(y + 4 * (first * rows) as u64),
+            ];
+            // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed, as the caller says.
+            unsafe { gpu.launch(kernel, size, &args)? };
+        }
+        Ok(())
+    }
+}
+
+/// Fails unless kernels can count the matrix's rows and columns.
+pub(crate) fn countable(m: &Matrix) -> Result<()> {
+    let int = |what: &str, n| int(&format!("{what} of {}", m.name()), n);
+    int("rows", m.rows()).and(int("columns", m.cols())).map(drop)
 }
 
 impl Linear {
     pub(crate) fn new(gpu: &Arc<Gpu>, spec: &LinearSpec) -> Result<Self> {
         spec.check()?;
         let w = &spec.weight;
-        if i32::try_from(w.rows()).is_err() || i32::try_from(w.cols()).is_err() {
-            return Err(Error::unsupported(w.name(), "CUDA kernels count rows and columns with 31 bits"));
-        }
+        countable(w)?;
         Ok(Self {
-            kernel: gpu.kernel(&format!("pi_linear_{}", w.ty()))?,
+            product: Product::new(gpu, w.ty())?,
             weight: gpu.upload(w.view().bytes())?,
             bias: spec.bias.as_ref().map(|b| gpu.upload(b)).transpose()?,
             rows: w.rows(),
             cols: w.cols(),
+            bytes: (w.size_bytes() + spec.bias.as_ref().map_or(0, |b| 4 * b.len())) as u64,
             gpu: gpu.clone(),
         })
     }
@@ -53,32 +114,17 @@ impl Dense for Linear {
     }
 
     fn bytes(&self) -> u64 {
-        self.weight.len() as u64 + 4 * self.bias.as_ref().map_or(0, |b| b.len()) as u64
+        self.bytes
     }
 }
 
 impl Linear {
     /// Queues the product: `x` is the address of `[tokens, cols]` numbers, `y` of `[tokens, rows]`.
     pub(crate) fn queue(&self, x: CUdeviceptr, tokens: usize, y: CUdeviceptr, add: bool) -> Result<()> {
-        let blocks = (self.rows as u32).div_ceil(THREADS / WARP);
-        // a grid has 65,535 blocks in y at most
-        for first in (0..tokens).step_by(TOKENS * 65_535) {
-            let some = (tokens - first).min(TOKENS * 65_535);
-            let grid_dim = (blocks, some.div_ceil(TOKENS) as u32, 1);
-            let size = LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
-            let args = [
-                self.gpu.at(Some(&self.weight)),
-                Arg::At(x + 4 * (first * self.cols) as u64),
-                self.gpu.at(self.bias.as_ref()),
-                Arg::Int(self.rows as i32),
-                Arg::Int(self.cols as i32),
-                Arg::Int(some as i32),
-                Arg::Int(i32::from(add)),
-                Arg::At(y + 4 * (first * self.rows) as u64),
-            ];
-            // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed.
-            unsafe { self.gpu.launch(&self.kernel, size, &args)? };
+        if self.rows == 0 {
+            return Ok(());
         }
-        Ok(())
+        let weights = [self.gpu.at(Some(&self.weight)), self.gpu.at(self.bias.as_ref())];
+        self.product.queue(&self.gpu, weights, (self.rows, self.cols), x, tokens, y, add)
     }
 }

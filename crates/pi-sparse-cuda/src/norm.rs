@@ -1,11 +1,12 @@
-//! Norms over rows.
+//! Norms over rows, and the sum of what two devices computed.
 #![allow(unsafe_code)]
 
 use crate::{
-    gpu::{Arg, Gpu},
+    array::own,
+    gpu::{Arg, Gpu, grid, int, long, threads},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice};
 use pi_core::{Dense, Error, Hidden, NormSpec, Result, Write};
 use std::sync::Arc;
 
@@ -51,13 +52,18 @@ impl Dense for Norm {
             if tokens == 0 {
                 return Ok(());
             }
-            let size =
-                LaunchConfig { grid_dim: (tokens as u32, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
-            let mut args = vec![Arg::At(input.address), self.gpu.at(Some(&self.weight))];
-            args.extend(self.layer.as_ref().map(|bias| self.gpu.at(bias.as_ref())));
-            args.extend([Arg::Int(self.dim as i32), Arg::Float(self.eps), Arg::Int(i32::from(add)), Arg::At(y)]);
+            let size = grid("rows of a norm", [tokens, 1, 1], THREADS)?;
+            let (x, weight) = (Arg::At(input.address), self.gpu.at(Some(&self.weight)));
+            let end = [int("numbers of a norm", self.dim)?, Arg::Float(self.eps), Arg::Int(i32::from(add)), Arg::At(y)];
+            let bias = self.layer.as_ref().map(|bias| self.gpu.at(bias.as_ref()));
+            let [dim, eps, add, y] = end;
             // SAFETY: the arguments of `norm.cu`; rows are as long as the weight, and the grid has as many blocks as there are.
-            unsafe { self.gpu.launch(&self.kernel, size, &args) }
+            unsafe {
+                match bias {
+                    None => self.gpu.launch(&self.kernel, size, &[x, weight, dim, eps, add, y]),
+                    Some(bias) => self.gpu.launch(&self.kernel, size, &[x, weight, bias, dim, eps, add, y]),
+                }
+            }
         })
     }
 
@@ -65,4 +71,27 @@ impl Dense for Norm {
         let bias = if let Some(Some(_)) = self.layer { self.dim } else { 0 };
         4 * (self.dim + bias) as u64
     }
+}
+
+/// `y += x` where `y` is, if that is `gpu`. False if it is elsewhere.
+///
+/// # Errors
+/// If the device fails; shapes were checked.
+pub(crate) fn add(gpu: &Arc<Gpu>, x: &mut Hidden, y: &mut Hidden) -> Result<bool> {
+    if own(gpu, y.resident()).is_none() {
+        return Ok(false);
+    }
+    let (tokens, dim) = (y.tokens(), y.dim());
+    let input = operand::Input::new(gpu, x)?;
+    operand::write(gpu, y, tokens, dim, Write::Add, |y, _| {
+        let n = tokens * dim;
+        if n == 0 {
+            return Ok(());
+        }
+        let size = threads("numbers of a sum", n, THREADS)?;
+        let args = [Arg::At(input.address), long("numbers of a sum", n)?, Arg::At(y)];
+        // SAFETY: the arguments of `norm.cu`; both arrays have `n` numbers.
+        unsafe { gpu.launch(&gpu.kernel("pi_add")?, size, &args) }
+    })?;
+    Ok(true)
 }

@@ -1,49 +1,51 @@
 //! What kernels read and write: hidden states of this device where they are, others by way of a copy.
 
-use crate::{
-    array::{self, own},
-    gpu::Gpu,
-};
+use crate::{array::own, gpu::Gpu, pinned::Number};
 use cudarc::driver::{CudaSlice, sys::CUdeviceptr};
-use pi_core::{ActiveSet, Error, Hidden, Result, Write};
+use pi_core::{ActiveSet, Error, Hidden, Resident, Result, Write};
 use std::sync::Arc;
 
-/// Rows that a kernel reads.
-pub(crate) struct Input {
+/// An array that a kernel reads.
+pub(crate) struct Input<T> {
+    /// Null if there is none.
     pub address: CUdeviceptr,
     /// Freed in the order of the queue, so after the kernel.
-    _copy: Option<CudaSlice<f32>>,
+    _copy: Option<CudaSlice<T>>,
 }
 
-impl Input {
+impl Input<f32> {
+    /// Rows of a hidden state.
     pub(crate) fn new(gpu: &Arc<Gpu>, x: &mut Hidden) -> Result<Self> {
-        if own(gpu, x.resident()).is_some() {
-            x.resident().mirror()?;
-            return Ok(Self { address: array::address(gpu, x), _copy: None });
+        if let Some(here) = Self::here(gpu, x.resident())? {
+            return Ok(here);
         }
-        let copy = gpu.upload(x.host()?)?;
-        Ok(Self { address: gpu.address(&copy), _copy: Some(copy) })
+        Self::copied(gpu, x.host()?)
     }
 }
 
-/// Marks of a predictor that a kernel reads.
-pub(crate) struct Marks {
-    /// Null if every neuron may fire.
-    pub address: CUdeviceptr,
-    _copy: Option<CudaSlice<u64>>,
-}
-
-impl Marks {
-    pub(crate) fn new(gpu: &Arc<Gpu>, active: &mut ActiveSet) -> Result<Self> {
+impl Input<u64> {
+    /// Marks of a predictor; there are none if every neuron may fire.
+    pub(crate) fn marks(gpu: &Arc<Gpu>, active: &mut ActiveSet) -> Result<Self> {
         if active.is_all() {
             return Ok(Self { address: 0, _copy: None });
         }
-        if own(gpu, active.resident()).is_some() {
-            active.resident().mirror()?;
-            let address = own(gpu, active.resident()).map_or(0, |array| array.address());
-            return Ok(Self { address, _copy: None });
+        if let Some(here) = Self::here(gpu, active.resident())? {
+            return Ok(here);
         }
-        let copy = gpu.upload(active.host()?.unwrap_or(&[]))?;
+        Self::copied(gpu, active.host()?.unwrap_or(&[]))
+    }
+}
+
+impl<T: Number> Input<T> {
+    fn here(gpu: &Arc<Gpu>, x: &mut Resident<T>) -> Result<Option<Self>> {
+        if own(gpu, x).is_some() {
+            x.mirror()?;
+        }
+        Ok(own(gpu, x).map(|array| Self { address: array.address(), _copy: None }))
+    }
+
+    fn copied(gpu: &Arc<Gpu>, from: &[T]) -> Result<Self> {
+        let copy = gpu.upload(from)?;
         Ok(Self { address: gpu.address(&copy), _copy: Some(copy) })
     }
 }
@@ -77,16 +79,27 @@ pub(crate) fn write(
             Write::Set => y.resident().mirror_overwrite().map(drop),
             Write::Add => y.resident().mirror_mut()?.map(drop),
         };
-        return run(array::address(gpu, y), how == Write::Add);
+        let address = own(gpu, y.resident()).map(|array| array.overwrite()).transpose()?.unwrap_or_default();
+        return run(address, how == Write::Add);
     }
     let part = gpu.scratch::<f32>([tokens, dim])?;
     run(gpu.address(&part), false)?;
     let mut rows = vec![0.0; tokens * dim];
-    gpu.stream.memcpy_dtoh(&part.slice(..rows.len()), &mut rows).map_err(|e| gpu.error(e))?;
-    gpu.stream.synchronize().map_err(|e| gpu.error(e))?;
+    gpu.fetch(&part, &mut rows)?;
     match how {
         Write::Set => y.host_overwrite().copy_from_slice(&rows),
         Write::Add => y.host_mut()?.iter_mut().zip(rows).for_each(|(y, v)| *y += v),
     }
     Ok(())
+}
+
+impl Gpu {
+    /// Waits for the first numbers of an array, for what is not on the way of tokens.
+    pub(crate) fn fetch<T: Number>(&self, from: &CudaSlice<T>, to: &mut [T]) -> Result<()> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let fetched = self.stream.memcpy_dtoh(&from.slice(..to.len()), to);
+        fetched.and_then(|()| self.stream.synchronize()).map_err(|e| self.error(e))
+    }
 }

@@ -3,11 +3,12 @@
 
 use crate::{
     array::own,
-    gpu::{Arg, Gpu, blocks, threads},
-    linear::Linear,
+    gpu::{Arg, GRID, Gpu, grid, int, long, threads},
+    linear::{FEW, Linear, countable},
     operand,
+    shared::room,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice};
 use pi_core::{
     ActiveSet, Dense, Error, Hidden, Limits, LinearSpec, MlpSpec, Predictor, PredictorRun, QuantType, Result,
 };
@@ -15,13 +16,12 @@ use std::sync::Arc;
 
 /// Threads of all blocks here.
 const THREADS: u32 = 256;
-/// Tokens of a block.
-const TOKENS: usize = 4;
 
 pub(crate) struct CudaMlp {
     gpu: Arc<Gpu>,
     fc1: Linear,
     fc2: CudaSlice<u8>,
+    fc2_bytes: u64,
     neurons: usize,
     rank: usize,
     dim: usize,
@@ -36,9 +36,11 @@ pub(crate) struct CudaMlp {
 impl CudaMlp {
     pub(crate) fn new(gpu: &Arc<Gpu>, spec: &MlpSpec) -> Result<Self> {
         spec.check()?;
+        countable(&spec.fc2)?;
         Ok(Self {
             fc1: Linear::new(gpu, &LinearSpec::new(spec.fc1.clone()))?,
             fc2: gpu.upload(spec.fc2.view().bytes())?,
+            fc2_bytes: spec.fc2.size_bytes() as u64,
             neurons: spec.fc2.rows(),
             rank: spec.fc1.rows(),
             dim: spec.fc1.cols(),
@@ -66,27 +68,65 @@ impl Predictor for CudaMlp {
     }
 
     fn bytes(&self) -> u64 {
-        self.fc1.bytes() + self.fc2.len() as u64
+        self.fc1.bytes() + self.fc2_bytes
     }
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>> {
         let rounded = if self.rounds { self.dim } else { 0 };
-        Ok(Box::new(Run {
-            rounded: self.gpu.scratch([limits.tokens, rounded])?,
-            inner: self.gpu.scratch([limits.tokens, self.rank])?,
-            limit: limits.tokens,
-            op: self,
-        }))
+        let bytes = room(limits.tokens, self.rank).zip(room(limits.tokens, rounded));
+        let bytes = bytes.and_then(|(inner, rounded)| inner.checked_add(rounded));
+        self.gpu.shared().reserve(&self.gpu, bytes)?;
+        Ok(Box::new(Run { limit: limits.tokens, op: self }))
     }
 }
 
 struct Run {
     op: Arc<CudaMlp>,
-    /// `[tokens, dim]`: what fc1 reads, if that is not the residual stream as it is.
-    rounded: CudaSlice<f32>,
-    /// `[tokens, rank]`: relu(fc1 · h).
-    inner: CudaSlice<f32>,
     limit: usize,
+}
+
+impl Run {
+    /// Queues everything; `marks` is where the rows of bits go.
+    fn queue(&self, x: u64, tokens: usize, marks: u64) -> Result<()> {
+        let (op, words) = (&self.op, self.op.neurons.div_ceil(64));
+        let gpu = &op.gpu;
+        if tokens == 0 {
+            return Ok(());
+        }
+        let shared = gpu.shared();
+        // `[tokens, rank]`: relu(fc1 · h), then `[tokens, dim]`: what fc1 reads, if that is not the residual stream as it is
+        let inner = shared.scratch(gpu);
+        let rounded = inner + room(tokens, op.rank).unwrap_or_default() as u64; // which is there: `open` reserved it
+        if op.rounds {
+            let n = tokens * op.dim;
+            let args = [Arg::At(x), long("numbers of a step", n)?, Arg::At(rounded)];
+            // SAFETY: the arguments of `predictor.cu`; a thread per number.
+            unsafe { gpu.launch(&op.round, threads("numbers of a step", n, THREADS)?, &args)? };
+        }
+        op.fc1.queue(if op.rounds { rounded } else { x }, tokens, inner, false)?;
+        let n = tokens * op.rank;
+        if n > 0 {
+            let args = [long("numbers of a step", n)?, Arg::Int(i32::from(op.rounds)), Arg::At(inner)];
+            // SAFETY: as above.
+            unsafe { gpu.launch(&op.relu, threads("numbers of a step", n, THREADS)?, &args)? };
+        }
+        for first in (0..tokens).step_by(FEW * GRID) {
+            let some = (tokens - first).min(FEW * GRID);
+            let args = [
+                gpu.at(Some(&op.fc2)),
+                Arg::At(inner + 4 * (first * op.rank) as u64),
+                int("neurons of a predictor", op.neurons)?,
+                int("rank of a predictor", op.rank)?,
+                int("tokens of a step", some)?,
+                Arg::Float(op.threshold),
+                Arg::At(marks + 8 * (first * words) as u64),
+            ];
+            let size = grid("neurons of a predictor", [words, some.div_ceil(FEW), 1], THREADS)?;
+            // SAFETY: as above; a block per word.
+            unsafe { gpu.launch(&op.marks, size, &args)? };
+        }
+        Ok(())
+    }
 }
 
 impl PredictorRun for Run {
@@ -103,51 +143,16 @@ impl PredictorRun for Run {
             return Err(Error::Limit { what: "tokens per step".into(), limit: self.limit, got: tokens });
         }
         let input = operand::Input::new(gpu, h)?;
-        let (mut x, inner) = (input.address, gpu.address(&self.inner));
-        if op.rounds && tokens > 0 {
-            let n = tokens * op.dim;
-            let to = gpu.address(&self.rounded);
-            // SAFETY: the arguments of `predictor.cu`; a thread per number.
-            unsafe { gpu.launch(&op.round, threads(n, THREADS), &[Arg::At(x), Arg::Long(n as i64), Arg::At(to)])? };
-            x = to;
-        }
-        op.fc1.queue(x, tokens, inner, false)?;
-        let n = tokens * op.rank;
-        if n > 0 {
-            let args = [Arg::Long(n as i64), Arg::Int(i32::from(op.rounds)), Arg::At(inner)];
-            // SAFETY: as above.
-            unsafe { gpu.launch(&op.relu, threads(n, THREADS), &args)? };
-        }
-        let run = |marks: u64| {
-            for first in (0..tokens).step_by(TOKENS * 65_535) {
-                let some = (tokens - first).min(TOKENS * 65_535);
-                let grid_dim = (words as u32, some.div_ceil(TOKENS) as u32, 1);
-                let args = [
-                    gpu.at(Some(&op.fc2)),
-                    Arg::At(inner + 4 * (first * op.rank) as u64),
-                    Arg::Int(op.neurons as i32),
-                    Arg::Int(op.rank as i32),
-                    Arg::Int(some as i32),
-                    Arg::Float(op.threshold),
-                    Arg::At(marks + 8 * (first * words) as u64),
-                ];
-                // SAFETY: as above; a block per word.
-                unsafe { gpu.launch(&op.marks, LaunchConfig { grid_dim, ..blocks(1, THREADS) }, &args)? };
-            }
-            Ok(())
-        };
         let there = active.marks_elsewhere(tokens)?;
         if own(gpu, there).is_some() {
             there.mirror_overwrite();
-            return run(own(gpu, there).map_or(0, |array| array.address()));
+            let marks = own(gpu, there).map(|array| array.overwrite()).transpose()?.unwrap_or_default();
+            return self.queue(input.address, tokens, marks);
         }
         let marks = gpu.scratch::<u64>([tokens, words])?;
-        run(gpu.address(&marks))?;
+        self.queue(input.address, tokens, gpu.address(&marks))?;
         let mut bits = vec![0; tokens * words];
-        if !bits.is_empty() {
-            gpu.stream.memcpy_dtoh(&marks.slice(..bits.len()), &mut bits).map_err(|e| gpu.error(e))?;
-            gpu.stream.synchronize().map_err(|e| gpu.error(e))?;
-        }
+        gpu.fetch(&marks, &mut bits)?;
         active.marks(tokens)?.copy_from_slice(&bits);
         Ok(())
     }

@@ -3,11 +3,14 @@
 #![allow(unsafe_code)]
 
 use crate::Unavailable;
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::{
+    driver::{CudaContext, result, sys},
+    nvrtc,
+};
 use std::sync::Arc;
 
 /// Every function of the driver that this crate reaches.
-const NEEDED: [&str; 44] = [
+const NEEDED: [&str; 45] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuDeviceGet",
@@ -27,6 +30,7 @@ const NEEDED: [&str; 44] = [
     "cuMemFreeAsync",
     "cuMemHostAlloc",
     "cuMemFreeHost",
+    "cuMemHostGetDevicePointer_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",
@@ -90,4 +94,33 @@ pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>, Unavailable> {
         return Err(Unavailable::NoSuchDevice { ordinal, count });
     }
     CudaContext::new(ordinal).map_err(|e| Unavailable::Failed(e.into()))
+}
+
+/// Every function of the compiler's library that is reached.
+const COMPILER: [&str; 7] = [
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetPTXSize",
+    "nvrtcGetPTX",
+    "nvrtcDestroyProgram",
+];
+
+/// Whether NVRTC, the compiler, can be used.
+pub(crate) fn compiler() -> Result<(), Unavailable> {
+    // SAFETY: opens the library if it is there; `culib` below is called only then.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return Err(Unavailable::NoCompiler);
+    }
+    // SAFETY: as above. Symbols are only looked for, not called.
+    let library = unsafe { nvrtc::sys::culib() };
+    let is_missing = |name: &&str| {
+        // SAFETY: as above.
+        unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
+    };
+    match COMPILER.into_iter().find(is_missing) {
+        Some(missing) => Err(Unavailable::Compiler { missing }),
+        None => Ok(()),
+    }
 }

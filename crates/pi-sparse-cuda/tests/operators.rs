@@ -1,6 +1,9 @@
 //! Operators through the driver: an emulated one, or with `PI_CUDA_TEST=real` that of a GPU.
 
-use pi_core::{Dense, Device, Error, Hidden, LinearSpec, Matrix, NormSpec, QuantType, Write};
+use pi_core::{
+    Activation, ActiveSet, Dense, Device, Down, Error, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
+    NeuronSet, NormSpec, QuantType, Write,
+};
 use pi_cuda_emu::use_driver;
 use pi_sparse_cuda::{Cuda, Unavailable};
 use pi_testkit::{Random, kernels::random_row};
@@ -144,6 +147,155 @@ fn what_does_not_fit_is_refused() {
     let infos = pi_sparse_cuda::devices().unwrap();
     assert_eq!((infos.len(), &infos[0]), (count, &cuda.info()));
     assert_eq!(Cuda::open(1_000).unwrap_err(), Unavailable::NoSuchDevice { ordinal: 1_000, count });
+}
+
+/// Every number of tokens from 1 to 130, which no tile divides, with 1 to 70 rows.
+#[test]
+fn prompts_of_every_length_are_computed() {
+    let Some(cuda) = cuda() else { return };
+    let mut rng = Random(7);
+    let types = [QuantType::F32, QuantType::F16, QuantType::Q4_0, QuantType::Q8_0];
+    let all: Vec<(Matrix, Vec<f32>)> = types
+        .into_iter()
+        .map(|ty| {
+            let cols = if ty.is_float() { 37 } else { 64 };
+            let bytes: Vec<u8> = (0..70).flat_map(|_| random_row(ty, cols / ty.info().block_len, &mut rng)).collect();
+            let m = Matrix::new("w", ty, 70, cols, bytes).unwrap();
+            let w = m.decode();
+            (m, w)
+        })
+        .collect();
+    for tokens in 1..=130 {
+        let (m, w) = &all[tokens % all.len()];
+        let (rows, cols) = (1 + (tokens * 27) % 70, m.cols());
+        let op = cuda.linear(&LinearSpec::new(m.rows_of(0..rows).unwrap())).unwrap();
+        let numbers = numbers(&mut rng, tokens * cols);
+        let mut x = filled(cuda.hidden(tokens, cols).unwrap(), &numbers);
+        let mut y = cuda.hidden(tokens, rows).unwrap();
+        op.apply(&mut x, &mut y, Write::Set).unwrap();
+        for (at, got) in y.host().unwrap().iter().enumerate() {
+            let (t, r) = (at / rows, at % rows);
+            let products = w[r * cols..][..cols].iter().zip(&numbers[t * cols..][..cols]);
+            let products: Vec<f64> = products.map(|(w, x)| f64::from(*w) * f64::from(*x)).collect();
+            let (want, size) = (products.iter().sum::<f64>(), products.iter().map(|v| v.abs()).sum::<f64>());
+            let off = (f64::from(*got) - want).abs();
+            assert!(off <= 4e-6 * size, "{}, {rows} rows, {tokens} tokens: {got} instead of {want}", m.ty());
+        }
+    }
+}
+
+fn ffn(rng: &mut Random, ty: QuantType, dim: usize, neurons: usize, size: f32) -> FfnWeights {
+    let mut matrix = |name: &str| {
+        let data: Vec<f32> = numbers(rng, neurons * dim).into_iter().map(|v| v * size).collect();
+        Matrix::encode(name, ty, neurons, dim, &data).unwrap()
+    };
+    let (gate, up, down) = (matrix("gate"), matrix("up"), matrix("down"));
+    let down = Down::NeuronMajor(down);
+    let (gate_bias, up_bias, down_bias) = (None, None, None);
+    let (gating, act) = (Gating::Gated, Activation::Relu);
+    FfnWeights { gate: Some(gate), up, down, gate_bias, up_bias, down_bias, gating, act, skip: true }
+}
+
+/// What an FFN makes of some rows in one step, and its counts of active neurons.
+fn outcome(cuda: &Cuda, w: &FfnWeights, x: &[f32], marks: Option<&[u64]>) -> (Vec<f32>, u64) {
+    let (dim, n) = (w.dim(), w.neurons());
+    let tokens = x.len() / dim;
+    let some = NeuronSet::some(n, (0..n as u32).filter(|i| i % 5 != 2).collect()).unwrap();
+    let limits = Limits { tokens, sequences: 1, context: 1 };
+    let mut run = cuda.sparse_ffn(w, &some).unwrap().open(&limits).unwrap();
+    let mut active = ActiveSet::new(tokens, n);
+    match marks {
+        None => active.set_all(tokens).unwrap(),
+        Some(bits) => active.marks(tokens).unwrap().copy_from_slice(bits),
+    }
+    let mut x = filled(cuda.hidden(tokens, dim).unwrap(), x);
+    let mut y = cuda.hidden(tokens, dim).unwrap();
+    run.submit(&mut x, &mut active).unwrap();
+    run.collect(&mut y, Write::Set).unwrap();
+    let values = run.values().unwrap().host().unwrap().iter().filter(|v| **v != 0.0).count() as u64;
+    let stats = run.take_stats();
+    assert!(values <= stats.active && stats.active <= stats.marked && stats.marked <= stats.neurons);
+    (y.host().unwrap().to_vec(), stats.active)
+}
+
+#[test]
+fn tokens_of_a_prompt_get_what_they_get_alone() {
+    let Some(cuda) = cuda() else { return };
+    let mut rng = Random(8);
+    for ty in [QuantType::F32, QuantType::Q4_0] {
+        let (dim, neurons, tokens) = (64, 70, 67);
+        let w = ffn(&mut rng, ty, dim, neurons, 0.2);
+        let x = numbers(&mut rng, tokens * dim);
+        let marks: Vec<u64> = (0..2 * tokens).map(|i| rng.bits() & if i % 2 == 1 { 63 } else { u64::MAX }).collect();
+        for marks in [None, Some(&marks[..])] {
+            let (all, active) = outcome(&cuda, &w, &x, marks);
+            let mut sum = 0;
+            for t in 0..tokens {
+                let marks = marks.map(|m| &m[2 * t..2 * t + 2]);
+                let (one, count) = outcome(&cuda, &w, &x[t * dim..(t + 1) * dim], marks);
+                let size = one.iter().fold(0.1f32, |m, v| m.max(v.abs()));
+                let off = one.iter().zip(&all[t * dim..]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(off <= 2e-5 * size, "{ty}, token {t}: off by {off} of {size}");
+                sum += count;
+            }
+            // a gate that is 0 but for rounding may fire in one order of summation and not in the other
+            assert!(active.abs_diff(sum) <= 1, "{active} and {sum} neurons");
+        }
+    }
+}
+
+/// Activations beyond what F16 holds, and sums of them that F16 would lose by far.
+#[test]
+fn large_activations_stay_exact() {
+    let Some(cuda) = cuda() else { return };
+    let mut rng = Random(9);
+    let (dim, neurons) = (96, 40);
+    for ty in [QuantType::F32, QuantType::F16, QuantType::Q8_0] {
+        let w = ffn(&mut rng, ty, dim, neurons, 1.0);
+        let gate = w.gate.as_ref().unwrap().decode();
+        let (up, down) = (w.up.decode(), w.down.matrix().decode());
+        for tokens in [1, 3, 20] {
+            let x: Vec<f32> = (0..tokens * dim).map(|i| if i % dim == 5 { 7e4 } else { rng.normal() }).collect();
+            let (got, _) = outcome(&cuda, &w, &x, None);
+            for (x, got) in x.chunks(dim).zip(got.chunks(dim)) {
+                let dot = |w: &[f32], i: usize| -> f64 {
+                    w[i * dim..][..dim].iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+                };
+                let mut want = vec![0.0f64; dim];
+                let mut size = 0.0f64;
+                for i in (0..neurons).filter(|i| i % 5 != 2) {
+                    let h = dot(&gate, i).max(0.0) * dot(&up, i);
+                    want.iter_mut().zip(&down[i * dim..]).for_each(|(y, d)| *y += h * f64::from(*d));
+                    size = size.max(h.abs());
+                }
+                assert!(size > 1e9, "values are large: {size}");
+                let off = want.iter().zip(got).map(|(a, b)| (a - f64::from(*b)).abs()).fold(0.0, f64::max);
+                assert!(off <= 2e-5 * size, "{ty}, {tokens} tokens: off by {off} of {size}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_run_twice_gives_the_same_bits() {
+    let Some(cuda) = cuda() else { return };
+    let mut rng = Random(10);
+    let w = ffn(&mut rng, QuantType::Q4_K, 256, 600, 0.1);
+    for tokens in [1, 5, 18] {
+        let x = numbers(&mut rng, tokens * 256);
+        let bits = || outcome(&cuda, &w, &x, None).0.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(), bits(), "{tokens} tokens");
+    }
+}
+
+#[test]
+fn what_kernels_cannot_count_is_refused_by_name() {
+    let Some(cuda) = cuda() else { return };
+    let rows = 1usize << 31;
+    // rows without numbers: there is nothing to allocate
+    let m = Matrix::new("blk.0.w", QuantType::F32, rows, 0, Vec::new()).unwrap();
+    let error = cuda.linear(&LinearSpec::new(m)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("rows of blk.0.w") && error.contains(&rows.to_string()), "{error}");
 }
 
 #[test]

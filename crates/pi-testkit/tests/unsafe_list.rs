@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Every file that may contain unsafe code, and why it must.
-const LIST: [(&str, &str); 19] = [
+const LIST: [(&str, &str); 23] = [
     ("crates/pi-cuda-emu/src/lib.rs", "runs the emulator, which is C++"),
     ("crates/pi-cuda-emu/tests/emulator.rs", "runs kernels"),
     ("crates/pi-cuda-emu/tests/kernels.rs", "runs kernels"),
@@ -20,12 +20,16 @@ const LIST: [(&str, &str); 19] = [
     ("crates/pi-sparse-cpu/src/split.rs", "hands out disjoint parts of an array"),
     ("crates/pi-sparse-cuda/src/array.rs", "copies between host and device in the background"),
     ("crates/pi-sparse-cuda/src/attention.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/counts.rs", "copies what kernels count"),
     ("crates/pi-sparse-cuda/src/ffn.rs", "queues kernels"),
     ("crates/pi-sparse-cuda/src/gpu.rs", "queues kernels"),
     ("crates/pi-sparse-cuda/src/linear.rs", "queues kernels"),
     ("crates/pi-sparse-cuda/src/norm.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/pinned.rs", "memory that the device copies from and to"),
     ("crates/pi-sparse-cuda/src/predictor.rs", "queues kernels"),
-    ("crates/pi-sparse-cuda/src/probe.rs", "opens the driver's library"),
+    ("crates/pi-sparse-cuda/src/probe.rs", "opens the driver's and the compiler's library"),
+    ("crates/pi-sparse-cuda/src/shared.rs", "copies tables to the device"),
+    ("crates/pi-sparse-cuda/src/upload.rs", "copies weights to the device"),
 ];
 
 /// All Rust files of the workspace, with their paths from its root.

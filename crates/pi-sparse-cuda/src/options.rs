@@ -1,0 +1,47 @@
+//! How a device is opened.
+
+/// Where kernels come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KernelSource {
+    /// The PTX that is part of this crate, which the driver compiles further.
+    #[default]
+    Shipped,
+    /// Compiled from source for the chip at hand when they are needed, by NVRTC, a library of the CUDA toolkit. What it does not
+    /// compile comes from the shipped PTX ([`Cuda::note`](crate::Cuda::note) says why).
+    Nvrtc,
+}
+
+/// Where keys and values of sequences are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KvPlace {
+    /// In the device's memory.
+    #[default]
+    Device,
+    /// In the host's memory, pinned; kernels read them over the bus. For contexts that do not fit the device: it then has room for
+    /// more neurons, and attention is as slow as the bus.
+    Host,
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CudaOptions {
+    /// Where kernels come from.
+    pub kernels: KernelSource,
+    /// Where keys and values are.
+    pub kv: KvPlace,
+}
+
+impl CudaOptions {
+    /// The same with kernels from elsewhere.
+    pub fn kernels(self, kernels: KernelSource) -> Self {
+        Self { kernels, ..self }
+    }
+
+    /// The same with keys and values elsewhere.
+    pub fn kv(self, kv: KvPlace) -> Self {
+        Self { kv, ..self }
+    }
+}

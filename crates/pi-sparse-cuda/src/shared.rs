@@ -1,0 +1,141 @@
+//! What all operators of a device share, because their kernels run one after the other: scratch that is used within one call, and
+//! what the layers of a step have in common.
+#![allow(unsafe_code)]
+
+use crate::{event::Done, gpu::Gpu, pinned::Pinned};
+use cudarc::driver::{CudaSlice, result, sys::CUdeviceptr};
+use pi_core::{Batch, BatchToken, Result, Rope, RopeSpec};
+
+/// Steps whose tables are kept: those of sessions that take turns.
+const STEPS: usize = 4;
+
+/// Whoever has it locked queues kernels that nobody else's come between.
+#[derive(Default)]
+pub(crate) struct Shared {
+    work: Option<CudaSlice<u8>>,
+    /// Bytes of it.
+    size: usize,
+    tables: Vec<Table>,
+    /// Words that a table has to have room for.
+    words: usize,
+    steps: u64,
+}
+
+/// Sequence and position of each token, then cosines and sines for each.
+struct Table {
+    batch: Vec<BatchToken>,
+    rope: Option<RopeSpec>,
+    device: CudaSlice<u32>,
+    host: Pinned<u32>,
+    done: Done,
+    /// The step that asked last.
+    used: u64,
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let _ = self.done.wait();
+    }
+}
+
+/// Where kernels find the tables of a step.
+#[derive(Clone, Copy)]
+pub(crate) struct Tables {
+    /// `[tokens, 2]`, integers.
+    pub places: CUdeviceptr,
+    /// `[tokens, dims]`.
+    pub rotations: CUdeviceptr,
+}
+
+/// Bytes of an array of `[rows, width]` floats in scratch: they are whole lines, so that the next begins aligned.
+pub(crate) fn room(rows: usize, width: usize) -> Option<usize> {
+    rows.checked_mul(width)?.checked_mul(4)?.checked_next_multiple_of(256)
+}
+
+impl Shared {
+    /// Makes sure that there are so many bytes of scratch, now and later. Called when a run is opened, so that no step allocates.
+    pub(crate) fn reserve(&mut self, gpu: &Gpu, bytes: Option<usize>) -> Result<()> {
+        let bytes = bytes.ok_or_else(|| gpu.no_memory(usize::MAX))?;
+        if bytes > self.size {
+            // what is queued still uses the old one, which is freed in the queue's order
+            self.work = Some(gpu.scratch([bytes, 1])?);
+            self.size = bytes;
+        }
+        Ok(())
+    }
+
+    /// The scratch, 256-byte aligned. Contents are undefined.
+    pub(crate) fn scratch(&self, gpu: &Gpu) -> CUdeviceptr {
+        self.work.as_ref().map_or(0, |work| gpu.address(work))
+    }
+
+    /// Steps will have up to so many tokens, with so many numbers in the table of each.
+    pub(crate) fn expect(&mut self, gpu: &Gpu, tokens: usize, numbers: usize) -> Result<()> {
+        let words = tokens.checked_mul(2 + numbers).ok_or_else(|| gpu.no_memory(usize::MAX))?;
+        if words > self.words {
+            self.words = words;
+            self.tables.clear(); // they are freed in the queue's order
+        }
+        Ok(())
+    }
+
+    /// The tables of a step: sent by the first layer that asks, and found there by the others.
+    pub(crate) fn tables(&mut self, gpu: &Gpu, batch: &Batch, rope: Option<(&Rope, &RopeSpec)>) -> Result<Tables> {
+        self.steps += 1;
+        let (step, spec) = (self.steps, rope.map(|r| r.1));
+        let i = match self.tables.iter().position(|t| t.batch == batch && t.rope.as_ref() == spec) {
+            Some(i) => i,
+            None => self.fill(gpu, batch, rope)?,
+        };
+        self.tables[i].used = step;
+        let places = gpu.address(&self.tables[i].device);
+        Ok(Tables { places, rotations: places + 8 * batch.len() as u64 })
+    }
+
+    fn fill(&mut self, gpu: &Gpu, batch: &Batch, rope: Option<(&Rope, &RopeSpec)>) -> Result<usize> {
+        let failed = |e| gpu.error(e);
+        let spec = rope.map(|r| r.1);
+        // the step before of the same sequences is over
+        let follows = |t: &Table| {
+            let next = |(old, new): (&BatchToken, &BatchToken)| old.seq == new.seq && old.pos + 1 == new.pos;
+            t.batch.len() == batch.len() && t.rope.as_ref() == spec && t.batch.iter().zip(batch).all(next)
+        };
+        let i = match self.tables.iter().position(follows) {
+            Some(i) => i,
+            None if self.tables.len() < STEPS => {
+                self.tables.push(Table {
+                    batch: Vec::new(),
+                    rope: None,
+                    device: gpu.scratch([self.words, 1])?,
+                    host: Pinned::new(&gpu.context, self.words).map_err(|e| gpu.full(e, 4 * self.words))?,
+                    done: Done::new(&gpu.context).map_err(failed)?,
+                    used: 0,
+                });
+                self.tables.len() - 1
+            }
+            None => (0..STEPS).min_by_key(|&i| self.tables[i].used).unwrap_or_default(),
+        };
+        let table = &mut self.tables[i];
+        table.batch.clear(); // if this fails, nobody finds it
+        table.done.wait().map_err(failed)?;
+        let numbers = rope.map_or(0, |(rope, _)| rope.table_len());
+        let words = &mut table.host.slice_mut()[..batch.len() * (2 + numbers)];
+        let (places, rotations) = words.split_at_mut(2 * batch.len());
+        places.chunks_exact_mut(2).zip(batch).for_each(|(to, t)| (to[0], to[1]) = (t.seq, t.pos));
+        if let Some((rope, _)) = rope {
+            let mut row = vec![0.0; numbers];
+            for (to, t) in rotations.chunks_exact_mut(numbers.max(1)).zip(batch) {
+                rope.table(t.pos, &mut row);
+                to.iter_mut().zip(&row).for_each(|(to, v)| *to = v.to_bits());
+            }
+        }
+        gpu.context.bind_to_thread().map_err(failed)?;
+        // SAFETY: `expect` made room for these words on both sides; `done` keeps them from being written before they are sent.
+        unsafe { result::memcpy_htod_async(gpu.address(&table.device), words, gpu.stream.cu_stream()) }
+            .map_err(failed)?;
+        table.done.record(&gpu.stream).map_err(failed)?;
+        table.batch.extend_from_slice(batch);
+        table.rope = spec.cloned();
+        Ok(i)
+    }
+}
