@@ -7,6 +7,10 @@
 //! It needs Linux and a C++20 compiler; without them [`launch`] reports [`Absent`](Failure::Absent).
 #![cfg_attr(emulated, allow(unsafe_code))]
 
+mod driver;
+
+pub use driver::{Driver, driver, driver_folder, use_driver};
+
 use std::fmt;
 
 /// In which order the lanes of a block run between meeting points.
@@ -78,26 +82,6 @@ impl std::error::Error for Failure {}
 /// True if the emulator was built.
 pub const fn is_there() -> bool {
     cfg!(emulated)
-}
-
-/// Loads the emulated driver, so that whoever looks for `libcuda.so.1` in this process finds it. With `PI_CUDA_TEST=real` in the
-/// environment it is left to the system's, so that the same tests run on a GPU.
-///
-/// The driver has a gibibyte of memory, or `CUEMU_MEM_MB`; it reads that when it is first asked.
-///
-/// # Errors
-/// [`Failure::Absent`] if it was not built, [`Failure::Kernel`] if it cannot be loaded.
-#[allow(unsafe_code)]
-pub fn use_driver() -> Result<(), Failure> {
-    if std::env::var_os("PI_CUDA_TEST").is_some_and(|v| v == "real") {
-        return Ok(());
-    }
-    let path = option_env!("PI_CUDA_EMU_DRIVER").ok_or(Failure::Absent)?;
-    // SAFETY: the library is ours; its initialisers fill tables.
-    let library = unsafe { libloading::Library::new(path) }.map_err(|e| Failure::Kernel(e.to_string()))?;
-    // it stays for as long as the process
-    std::mem::forget(library);
-    Ok(())
 }
 
 /// Runs a kernel that writes to `outs`.

@@ -4,8 +4,8 @@
 //! event says when it may be read, or written again.
 #![allow(unsafe_code)]
 
-use crate::gpu::Gpu;
-use cudarc::driver::{CudaEvent, CudaSlice, DeviceRepr, PinnedHostSlice, ValidAsZeroBits, result, sys};
+use crate::{gpu::Gpu, memory::Memory};
+use cudarc::driver::{CudaEvent, DeviceRepr, PinnedHostSlice, ValidAsZeroBits, result, sys};
 use pi_core::{ActiveSet, Hidden, Mirror, Resident, Result};
 use std::{any::Any, sync::Arc};
 
@@ -15,7 +15,7 @@ impl Number for f32 {}
 impl Number for u64 {}
 
 pub(crate) struct Array<T> {
-    pub data: CudaSlice<T>,
+    pub data: Memory<T>,
     staging: PinnedHostSlice<T>,
     /// After the last copy from or to `staging`.
     done: CudaEvent,
@@ -35,8 +35,8 @@ impl<T: Number> Array<T> {
             return Err(gpu.no_memory(usize::MAX));
         }
         let room = len.max(1);
-        // SAFETY: uninitialised; `Resident` lets nobody read it before it was written, as the copy starts stale.
-        let data = unsafe { gpu.stream.alloc::<T>(room) }.map_err(full)?;
+        // uninitialised: `Resident` lets nobody read it before it was written, as the copy starts stale
+        let data = Memory::new(&gpu.stream, &gpu.taken, room).map_err(full)?;
         // SAFETY: as above; numbers have no invalid bits.
         let staging =
             unsafe { gpu.context.alloc_pinned_with_flags::<T>(room, sys::CU_MEMHOSTALLOC_PORTABLE) }.map_err(full)?;

@@ -4,11 +4,13 @@
 use crate::{
     gpu::{Arg, Gpu, blocks, threads},
     linear::Linear,
+    memory::{Memory, room},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, LaunchConfig};
 use pi_core::{
-    Attention, AttentionRun, AttentionSpec, Batch, Dense, Error, Hidden, Limits, OpStats, Result, Rope, RopeKind, Write,
+    Attention, AttentionRun, AttentionSpec, Batch, Dense, Error, Hidden, Limits, OpStats, Result, Rope, RopeKind,
+    Write, footprint::AttentionShape,
 };
 use std::sync::Arc;
 
@@ -88,20 +90,34 @@ impl Attention for CudaAttention {
     }
 }
 
+/// What `keys` and `values` of a run take.
+pub(crate) fn cache_bytes(shape: &AttentionShape, limits: &Limits) -> u64 {
+    let rows = limits.sequences.saturating_mul(limits.context).saturating_mul(shape.kv_heads);
+    let store = |ty: pi_core::KvType| room::<u8>([rows, ty.row_bytes(shape.head_dim).unwrap_or(0)]);
+    store(shape.kv.keys).saturating_add(store(shape.kv.values))
+}
+
+/// What the other arrays of a run take.
+pub(crate) fn scratch_bytes(shape: &AttentionShape, limits: &Limits) -> u64 {
+    let tokens = limits.tokens;
+    let [wide, narrow] = [shape.heads, shape.kv_heads].map(|heads| room::<f32>([tokens, heads * shape.head_dim]));
+    2 * wide + 2 * narrow + room::<i32>([tokens, 2]) + room::<f32>([tokens, shape.rope_dims])
+}
+
 struct Run {
     op: Arc<CudaAttention>,
     limits: Limits,
-    q: CudaSlice<f32>,
-    k: CudaSlice<f32>,
-    v: CudaSlice<f32>,
-    mixed: CudaSlice<f32>,
+    q: Memory<f32>,
+    k: Memory<f32>,
+    v: Memory<f32>,
+    mixed: Memory<f32>,
     /// `[sequence][head][position]`, a row each.
-    keys: CudaSlice<u8>,
-    values: CudaSlice<u8>,
+    keys: Memory<u8>,
+    values: Memory<u8>,
     /// Sequence and position of each token.
-    places: CudaSlice<i32>,
+    places: Memory<i32>,
     /// Cosines and sines of each token's position.
-    table: CudaSlice<f32>,
+    table: Memory<f32>,
     len: Vec<usize>,
     stats: OpStats,
 }
@@ -121,14 +137,14 @@ impl AttentionRun for Run {
             let input = operand::Input::new(gpu, x)?;
             let places: Vec<i32> = batch.iter().flat_map(|t| [t.seq as i32, t.pos as i32]).collect();
             let failed = |e| gpu.error(e);
-            gpu.stream.memcpy_htod(&places, &mut self.places).map_err(failed)?;
+            gpu.stream.memcpy_htod(&places, &mut *self.places).map_err(failed)?;
             for (linear, out) in [(&op.q, &self.q), (&op.k, &self.k), (&op.v, &self.v)] {
                 linear.queue(input.address, tokens, at(out), false)?;
             }
             if let (Some(rope), Some(spec)) = (&op.rope, &s.rope) {
                 let mut table = vec![0.0; tokens * rope.table_len()];
                 table.chunks_mut(rope.table_len()).zip(batch).for_each(|(out, t)| rope.table(t.pos, out));
-                gpu.stream.memcpy_htod(&table, &mut self.table).map_err(failed)?;
+                gpu.stream.memcpy_htod(&table, &mut *self.table).map_err(failed)?;
                 for (array, heads) in [(&self.q, s.heads), (&self.k, s.kv_heads)] {
                     let halves = i32::from(spec.kind == RopeKind::SplitHalf);
                     let ints = [tokens, heads, s.head_dim, spec.dims].map(|v| Arg::Int(v as i32));

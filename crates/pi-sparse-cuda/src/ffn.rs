@@ -4,13 +4,15 @@
 use crate::{
     array,
     gpu::{Arg, Gpu, blocks, threads},
-    linear::Linear,
+    linear::{self, Linear},
+    memory::{Memory, room},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, LaunchConfig};
 use pi_core::{
     Activation, ActiveSet, Dense, Down, Error, FfnRun, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
     NeuronSet, OpStats, Result, SparseFfn, Write,
+    footprint::{FfnShape, LinearShape, PartShape},
 };
 use std::sync::Arc;
 
@@ -28,8 +30,8 @@ const MIN_SLICE: usize = 256;
 /// Rows of owned neurons, one after the other.
 struct Rows {
     kernel: CudaFunction,
-    weight: CudaSlice<u8>,
-    bias: Option<CudaSlice<f32>>,
+    weight: Memory<u8>,
+    bias: Option<Memory<f32>>,
     row_bytes: u64,
 }
 
@@ -44,14 +46,14 @@ pub(crate) struct CudaFfn {
     gpu: Arc<Gpu>,
     w: FfnWeights,
     neurons: NeuronSet,
-    ids: Option<CudaSlice<i32>>,
+    ids: Option<Memory<i32>>,
     /// The gate, or up where there is none.
     first: Rows,
     second: Option<Rows>,
     activate: CudaFunction,
     down: Sum,
     sum: CudaFunction,
-    down_bias: Option<CudaSlice<f32>>,
+    down_bias: Option<Memory<f32>>,
 }
 
 fn rows(gpu: &Arc<Gpu>, kernel: &str, m: &Matrix, bias: Option<&[f32]>, neurons: &NeuronSet) -> Result<Rows> {
@@ -103,8 +105,37 @@ impl CudaFfn {
     }
 
     fn slices(&self) -> usize {
-        self.neurons.len().div_ceil(MIN_SLICE).clamp(1, SLICES)
+        slices(self.neurons.len())
     }
+}
+
+/// In how many parts the second half adds up so many neurons.
+fn slices(neurons: usize) -> usize {
+    neurons.div_ceil(MIN_SLICE).clamp(1, SLICES)
+}
+
+/// What the arrays of [`CudaFfn::new`] take.
+pub(crate) fn bytes(shape: &FfnShape, part: PartShape) -> u64 {
+    let n = part.neurons;
+    let rows = |l: &LinearShape| {
+        let bias = if l.bias { room::<f32>([n, 1]) } else { 0 };
+        room::<u8>([n, l.weight.row_bytes() as usize]) + bias
+    };
+    let first: u64 = shape.gate.iter().chain([&shape.up]).map(rows).sum();
+    let weight = LinearShape { bias: false, ..shape.down };
+    let down = if shape.neuron_major { rows(&weight) } else { linear::bytes(&weight) };
+    let ids = if n == shape.neurons() { 0 } else { room::<i32>([n, 1]) };
+    let bias = if shape.down.bias && part.has_first { room::<f32>([shape.dim(), 1]) } else { 0 };
+    first + down + ids + bias
+}
+
+/// What the arrays of a run take.
+pub(crate) fn scratch_bytes(shape: &FfnShape, neurons: usize, limits: &Limits) -> u64 {
+    let part = match shape.neuron_major {
+        true => room::<f32>([limits.tokens.saturating_mul(slices(neurons)), shape.dim()]),
+        false => room::<f32>([1, 1]),
+    };
+    room::<f32>([limits.tokens, neurons]).saturating_add(part).saturating_add(room::<u64>([2, 1]))
 }
 
 impl SparseFfn for CudaFfn {
@@ -121,7 +152,7 @@ impl SparseFfn for CudaFfn {
         Ok(Box::new(Run {
             h: array::hidden(gpu, limits.tokens, owned)?,
             part,
-            counts: gpu.stream.alloc_zeros::<u64>(2).map_err(|e| gpu.full(e, 16))?,
+            counts: gpu.zeros::<u64>(2)?,
             counted: [0; 2],
             steps: 0,
             tokens: None,
@@ -136,9 +167,9 @@ struct Run {
     /// `[tokens, owned]`: what each neuron contributes with.
     h: Hidden,
     /// `[slices, tokens, dim]`.
-    part: CudaSlice<f32>,
+    part: Memory<f32>,
     /// Neurons × tokens that fired, and that were marked, since the run was opened.
-    counts: CudaSlice<u64>,
+    counts: Memory<u64>,
     /// What was reported of that.
     counted: [u64; 2],
     /// Steps since the count was read.
@@ -275,7 +306,7 @@ impl FfnRun for Run {
     fn take_stats(&mut self) -> OpStats {
         // a device that failed reports that when something is computed
         if std::mem::take(&mut self.steps) > 0
-            && let Ok(counts) = self.op.gpu.stream.clone_dtoh(&self.counts)
+            && let Ok(counts) = self.op.gpu.stream.clone_dtoh(&*self.counts)
         {
             let (active, marked) = (counts[0] - self.counted[0], counts[1] - self.counted[1]);
             self.counted = [counts[0], counts[1]];

@@ -1,20 +1,25 @@
 //! A device with its queue and its kernels.
 #![allow(unsafe_code)]
 
-use crate::{Unavailable, error::Code, probe};
+use crate::{
+    Unavailable,
+    error::Code,
+    memory::{Counter, CudaFootprint, Memory},
+    probe,
+};
 use cudarc::{
     driver::{
         CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig,
-        PushKernelArg,
+        PushKernelArg, ValidAsZeroBits,
         sys::{CUdeviceptr, CUresult},
     },
     nvrtc::Ptx,
 };
-use pi_core::{Error, Matrix, NeuronSet, Result};
+use pi_core::{DeviceInfo, Error, Matrix, NeuronSet, Result};
 use std::{collections::HashMap, fmt, sync::Arc, sync::Mutex};
 
 /// The kernels, compiled by `scripts/ptx` from `kernels/`.
-const PTX: [&str; 5] = [
+pub(crate) const PTX: [&str; 5] = [
     include_str!("../ptx/linear.ptx"),
     include_str!("../ptx/norm.ptx"),
     include_str!("../ptx/attention.ptx"),
@@ -29,9 +34,13 @@ const PIECE: usize = 8 << 20;
 /// queued later go by [`copies`](Self::copies).
 pub(crate) struct Gpu {
     pub name: String,
+    pub info: DeviceInfo,
     pub context: Arc<CudaContext>,
     pub stream: Arc<CudaStream>,
     pub copies: Arc<CudaStream>,
+    /// What is allocated.
+    pub taken: Arc<Counter>,
+    pub footprint: CudaFootprint,
     kernels: Mutex<HashMap<String, CudaFunction>>,
     modules: Vec<Arc<CudaModule>>,
 }
@@ -42,12 +51,16 @@ impl Gpu {
         let context = probe::context(ordinal)?;
         // SAFETY: no array is used by two streams without an event of our own between them (see `Array`).
         unsafe { context.disable_event_tracking() };
+        let (free, total) = context.mem_get_info().map_err(failed)?;
         let (stream, copies) = (context.new_stream().map_err(failed)?, context.new_stream().map_err(failed)?);
         let modules: std::result::Result<_, _> =
             PTX.map(|ptx| context.load_module(Ptx::from_src(ptx))).into_iter().collect();
         Ok(Arc::new(Self {
             name: format!("cuda:{ordinal}"),
+            info: probe::describe(ordinal)?,
             modules: modules.map_err(failed)?,
+            taken: Arc::default(),
+            footprint: CudaFootprint::new(free as u64, total as u64),
             kernels: Mutex::default(),
             context,
             stream,
@@ -93,11 +106,17 @@ impl Gpu {
     }
 
     /// Room in the device's memory for `n` elements of a run, or an error that says how many bytes that is. Contents are undefined.
-    pub(crate) fn scratch<T: DeviceRepr>(&self, n: [usize; 2]) -> Result<CudaSlice<T>> {
+    pub(crate) fn scratch<T: DeviceRepr>(&self, n: [usize; 2]) -> Result<Memory<T>> {
         let n = n[0].checked_mul(n[1]).filter(|n| n.checked_mul(size_of::<T>()).is_some());
         let n = n.ok_or_else(|| self.no_memory(usize::MAX))?;
-        // SAFETY: kernels write what they later read.
-        unsafe { self.stream.alloc::<T>(n.max(1)) }.map_err(|e| self.full(e, n * size_of::<T>()))
+        Memory::new(&self.stream, &self.taken, n).map_err(|e| self.full(e, n * size_of::<T>()))
+    }
+
+    /// The same, full of zeros.
+    pub(crate) fn zeros<T: DeviceRepr + ValidAsZeroBits>(&self, n: usize) -> Result<Memory<T>> {
+        let mut zeros = self.scratch([n, 1])?;
+        self.stream.memset_zeros(&mut *zeros).map_err(|e| self.error(e))?;
+        Ok(zeros)
     }
 
     /// The error of an allocation.
@@ -112,20 +131,21 @@ impl Gpu {
     }
 
     /// The same as an argument; null if there is no array.
-    pub(crate) fn at<T>(&self, array: Option<&CudaSlice<T>>) -> Arg {
+    pub(crate) fn at<T>(&self, array: Option<&Memory<T>>) -> Arg {
         Arg::At(array.map_or(0, |array| self.address(array)))
     }
 
     /// A copy of weights in the device's memory. Bytes are there when the next kernel of the queue runs.
-    pub(crate) fn upload<T: DeviceRepr>(&self, from: &[T]) -> Result<CudaSlice<T>> {
-        if from.is_empty() {
-            return self.scratch([0, 0]); // an address all the same
+    pub(crate) fn upload<T: DeviceRepr>(&self, from: &[T]) -> Result<Memory<T>> {
+        let mut to = self.scratch([from.len(), 1])?; // an address even if there is nothing
+        if !from.is_empty() {
+            self.stream.memcpy_htod(from, &mut *to).map_err(|e| self.error(e))?;
         }
-        self.stream.clone_htod(from).map_err(|e| self.full(e, size_of_val(from)))
+        Ok(to)
     }
 
     /// A copy of a matrix's rows of `neurons`, one after the other.
-    pub(crate) fn rows(&self, m: &Matrix, neurons: &NeuronSet) -> Result<CudaSlice<u8>> {
+    pub(crate) fn rows(&self, m: &Matrix, neurons: &NeuronSet) -> Result<Memory<u8>> {
         let view = m.view();
         if neurons.is_all() {
             return self.upload(view.bytes());

@@ -3,10 +3,11 @@
 
 use crate::{
     gpu::{Arg, Gpu},
+    memory::{Memory, room},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, sys::CUdeviceptr};
-use pi_core::{Dense, Error, Hidden, LinearSpec, Result, Write};
+use cudarc::driver::{CudaFunction, LaunchConfig, sys::CUdeviceptr};
+use pi_core::{Dense, Error, Hidden, LinearSpec, Result, Write, footprint::LinearShape};
 use std::sync::Arc;
 
 /// Threads of a block: a warp for each of so many rows.
@@ -18,10 +19,16 @@ const TOKENS: usize = 4;
 pub(crate) struct Linear {
     gpu: Arc<Gpu>,
     kernel: CudaFunction,
-    weight: CudaSlice<u8>,
-    bias: Option<CudaSlice<f32>>,
+    weight: Memory<u8>,
+    bias: Option<Memory<f32>>,
     rows: usize,
     cols: usize,
+}
+
+/// What the arrays of [`Linear::new`] take.
+pub(crate) fn bytes(shape: &LinearShape) -> u64 {
+    let (rows, row) = (shape.weight.rows, shape.weight.row_bytes() as usize);
+    room::<u8>([rows, row]) + if shape.bias { room::<f32>([rows, 1]) } else { 0 }
 }
 
 impl Linear {

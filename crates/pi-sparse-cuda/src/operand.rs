@@ -3,8 +3,9 @@
 use crate::{
     array::{self, own},
     gpu::Gpu,
+    memory::Memory,
 };
-use cudarc::driver::{CudaSlice, sys::CUdeviceptr};
+use cudarc::driver::sys::CUdeviceptr;
 use pi_core::{ActiveSet, Error, Hidden, Result, Write};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Input {
     pub address: CUdeviceptr,
     /// Freed in the order of the queue, so after the kernel.
-    _copy: Option<CudaSlice<f32>>,
+    _copy: Option<Memory<f32>>,
 }
 
 impl Input {
@@ -30,7 +31,7 @@ impl Input {
 pub(crate) struct Marks {
     /// Null if every neuron may fire.
     pub address: CUdeviceptr,
-    _copy: Option<CudaSlice<u64>>,
+    _copy: Option<Memory<u64>>,
 }
 
 impl Marks {

@@ -5,11 +5,13 @@ use crate::{
     array::own,
     gpu::{Arg, Gpu, blocks, threads},
     linear::Linear,
+    memory::{Memory, room},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, LaunchConfig};
 use pi_core::{
     ActiveSet, Dense, Error, Hidden, Limits, LinearSpec, MlpSpec, Predictor, PredictorRun, QuantType, Result,
+    footprint::{MatrixShape, MlpShape},
 };
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ const TOKENS: usize = 4;
 pub(crate) struct CudaMlp {
     gpu: Arc<Gpu>,
     fc1: Linear,
-    fc2: CudaSlice<u8>,
+    fc2: Memory<u8>,
     neurons: usize,
     rank: usize,
     dim: usize,
@@ -31,6 +33,23 @@ pub(crate) struct CudaMlp {
     round: CudaFunction,
     relu: CudaFunction,
     marks: CudaFunction,
+}
+
+/// What the arrays of [`CudaMlp::new`] take.
+pub(crate) fn bytes(shape: &MlpShape) -> u64 {
+    let matrix = |m: &MatrixShape| room::<u8>([m.rows, m.row_bytes() as usize]);
+    matrix(&shape.fc1) + matrix(&shape.fc2)
+}
+
+/// What the arrays of a run take.
+pub(crate) fn scratch_bytes(shape: &MlpShape, limits: &Limits) -> u64 {
+    let rounded = if rounds(shape.fc1.ty) { shape.fc1.cols } else { 0 };
+    room::<f32>([limits.tokens, rounded]).saturating_add(room::<f32>([limits.tokens, shape.fc1.rows]))
+}
+
+/// Whether inputs of both matrices are rounded to F16.
+fn rounds(ty: QuantType) -> bool {
+    ty == QuantType::F16
 }
 
 impl CudaMlp {
@@ -43,7 +62,7 @@ impl CudaMlp {
             rank: spec.fc1.rows(),
             dim: spec.fc1.cols(),
             threshold: spec.threshold,
-            rounds: spec.fc1.ty() == QuantType::F16,
+            rounds: rounds(spec.fc1.ty()),
             round: gpu.kernel("pi_round")?,
             relu: gpu.kernel("pi_relu")?,
             marks: gpu.kernel(&format!("pi_marks_{}", spec.fc2.ty()))?,
@@ -83,9 +102,9 @@ impl Predictor for CudaMlp {
 struct Run {
     op: Arc<CudaMlp>,
     /// `[tokens, dim]`: what fc1 reads, if that is not the residual stream as it is.
-    rounded: CudaSlice<f32>,
+    rounded: Memory<f32>,
     /// `[tokens, rank]`: relu(fc1 · h).
-    inner: CudaSlice<f32>,
+    inner: Memory<f32>,
     limit: usize,
 }
 
