@@ -185,7 +185,8 @@ impl From<&MlpSpec> for MlpShape {
 
 /// Bytes of a device's own memory that its operators take ([`Device::footprint`](crate::Device::footprint)). Each answer is what the
 /// device's function of the same name allocates, and stays allocated as long as what that returned lives; `…_scratch` and
-/// [`kv_cache`](Self::kv_cache) are what a run takes beside its operator.
+/// [`kv_cache`](Self::kv_cache) are what a run takes beside its operator, and of what is [`passing`](Self::passing) or `…_shared` the largest
+/// counts, once for a session.
 ///
 /// The answers given here are the bytes of the numbers themselves: those of a device whose memory has no pieces of a least size, that keeps
 /// keys and values, what neurons come out as and their sum, and nothing else.
@@ -208,7 +209,7 @@ pub trait Footprint: Send + Sync {
         product([8, max_tokens, neurons.div_ceil(64)])
     }
 
-    /// What an operator takes, while it is applied, for so many rows that lie elsewhere.
+    /// What an operator takes, while it is applied, for so many rows that lie elsewhere: one at a time.
     fn passing(&self, _tokens: usize, _dim: usize) -> u64 {
         0
     }
@@ -241,6 +242,11 @@ pub trait Footprint: Send + Sync {
         0
     }
 
+    /// What attention needs of the room that operators use one after the other: a device keeps the largest.
+    fn attention_shared(&self, _shape: &AttentionShape, _limits: &Limits) -> u64 {
+        0
+    }
+
     /// The weights of some neurons, at least one. Of an output-major down matrix all is taken.
     fn sparse_ffn(&self, shape: &FfnShape, part: PartShape) -> u64 {
         let n = part.neurons as u64;
@@ -257,6 +263,12 @@ pub trait Footprint: Send + Sync {
     /// What a session's FFN of so many neurons needs beside their weights.
     fn ffn_scratch(&self, shape: &FfnShape, neurons: usize, limits: &Limits) -> u64 {
         product([4, limits.tokens, neurons.saturating_add(shape.dim())])
+    }
+
+    /// What the FFN of so many neurons needs of the room that operators use one after the other: a device keeps the largest. With more neurons
+    /// it is not less.
+    fn ffn_shared(&self, _shape: &FfnShape, _neurons: usize, _limits: &Limits) -> u64 {
+        0
     }
 
     /// A predictor's matrices.

@@ -8,7 +8,7 @@ use common::{exact, ids, predicted_models};
 use pi_core::{Device, KvType, QuantType};
 use pi_cuda_emu::{Driver, driver};
 use pi_engine::{
-    Predictors, SessionOptions, Sparsity,
+    Predictors, SessionOptions, Side, Sparsity,
     costs::{Costs, Figure},
     planner::{self, Planned, Policy, Request},
 };
@@ -56,7 +56,9 @@ fn holds(what: &str, file: &File, request: &Request<'_>, emulated: bool) -> Plan
     assert_eq!(cuda.allocated(), memory.weights(), "{what}: weights");
     let mut session = engine.session(&request.session).unwrap_or_else(|e| panic!("{what}: {e}"));
     let passing = match request.predictors {
-        Predictors::Oracle => cuda.footprint().passing(session.batch(), engine.config().neurons),
+        Predictors::Oracle if planned.plan.layers.iter().any(|l| l.dense == Side::Accelerator) => {
+            cuda.footprint().passing(session.batch(), engine.config().neurons)
+        }
         _ => 0,
     };
     let all = memory.total() - memory.runtime;

@@ -1,7 +1,7 @@
 //! What a plan allocates on the device, byte by byte.
 
-use super::survey::Survey;
-use crate::{Plan, Side};
+use super::survey::{LayerSurvey, Survey};
+use crate::{LayerPlan, Plan, Side};
 
 /// A layer's bytes on the device, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl std::ops::AddAssign for LayerBytes {
 pub struct MemoryUse {
     /// What the device's runtime takes for itself.
     pub runtime: u64,
-    /// Hidden states, marks and logits of the session.
+    /// Hidden states, marks and logits of the session, and the room that operators use one after the other.
     pub hidden: u64,
     /// The last norm, and the matrix that gives logits.
     pub output: u64,
@@ -90,18 +90,33 @@ impl MemoryUse {
             Side::Accelerator if survey.head.lacking.is_none() => survey.head.bytes,
             _ => 0,
         };
-        Self { runtime: survey.runtime, hidden: survey.hidden(), output, layers }
+        Self { runtime: survey.runtime, hidden: survey.hidden() + survey.shared_by(plan), output, layers }
     }
 }
 
 impl Survey {
     /// What a session keeps near the device whatever is computed there: the residual stream, what operators take, what the CPU's neurons
-    /// add; picked rows, their norms and logits; marks. What passes through is there for one layer at a time.
-    pub(super) fn hidden(&self) -> u64 {
+    /// add; picked rows, their norms and logits; marks.
+    fn hidden(&self) -> u64 {
         let (tokens, rows, dim) = (self.limits.tokens, self.logits, self.config.dim);
         let row = |rows: usize, dim: usize| self.footprint.hidden(rows, dim);
         let marks = self.footprint.active(tokens, self.config.neurons);
-        let passing = self.layers.iter().map(|l| l.passing).max().unwrap_or(0);
-        3 * row(tokens, dim) + 2 * row(rows, dim) + row(rows, self.vocab) + marks + passing
+        3 * row(tokens, dim) + 2 * row(rows, dim) + row(rows, self.vocab) + marks
+    }
+
+    /// The room that operators use one after the other: as much as the largest of a plan needs.
+    fn shared_by(&self, plan: &Plan) -> u64 {
+        let layer = |(i, (s, l)): (usize, (&LayerSurvey, &LayerPlan))| {
+            let dense = if l.dense == Side::Accelerator && s.lacking.is_none() { s.shared } else { 0 };
+            let neurons = if s.ffn.lacking.is_none() { self.shared(i, l.hot.len()) } else { 0 };
+            dense.max(neurons)
+        };
+        self.layers.iter().zip(&plan.layers).enumerate().map(layer).max().unwrap_or(0)
+    }
+
+    /// What any use of the device needs, and what operators may need together, whichever they will be.
+    pub(super) fn base(&self) -> u64 {
+        let shared = self.shared_by(&Plan::whole(&self.config, Side::Accelerator));
+        self.runtime.saturating_add(self.hidden()).saturating_add(shared)
     }
 }

@@ -40,6 +40,7 @@
 
 mod blocks;
 mod index;
+mod line;
 mod memory;
 mod neurons;
 mod policy;

@@ -1,6 +1,6 @@
 //! How large a model's parts are, and which of them the device can hold.
 
-use super::Request;
+use super::{Request, line::Line};
 use crate::{
     Error, Plan, Predictors, Result, Sparsity,
     arch::{self, Architecture, Slot},
@@ -44,8 +44,8 @@ pub(crate) struct LayerSurvey {
     pub predictor: u64,
     /// What attention and the predictor need for the largest step.
     pub scratch: u64,
-    /// What passes through the device while the predictor is applied.
-    pub passing: u64,
+    /// What both need, at most, of the room that operators use one after the other.
+    pub shared: u64,
     /// Bytes that the predictor reads per token, wherever it is.
     pub predictor_reads: u64,
     /// Why attention stays on the CPU, if it does.
@@ -69,25 +69,6 @@ pub(crate) struct FfnSurvey {
     pub lacking: Option<QuantType>,
     /// The share of a neuron's bytes that is read whether it fires or not.
     pub always: f64,
-}
-
-/// A line above what neurons take, for whoever needs a price per neuron: `fixed` bytes, and `each` for every neuron.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line {
-    pub fixed: u64,
-    pub each: u64,
-}
-
-impl Line {
-    /// The line that rises as `bytes` does between 1 neuron and all but one, through its highest point. Memory comes in pieces, so what
-    /// neurons take need not be a line.
-    fn above(neurons: usize, bytes: impl Fn(usize) -> u64) -> Self {
-        let (one, most) = (bytes(1), bytes(neurons.saturating_sub(1).max(1)));
-        let steps = neurons.saturating_sub(2).max(1) as u64;
-        let each = if neurons < 3 { bytes(neurons.max(1)) } else { most.saturating_sub(one).div_ceil(steps) };
-        let over = |n: usize| bytes(n).saturating_sub(each.saturating_mul(n as u64));
-        Self { fixed: (1..=neurons).map(over).max().unwrap_or(0), each }
-    }
 }
 
 /// What gives logits.
@@ -149,7 +130,15 @@ impl Survey {
         }
     }
 
-    /// The same, together.
+    /// What some neurons of a layer need of the room that operators use one after the other.
+    pub fn shared(&self, layer: usize, neurons: usize) -> u64 {
+        match neurons {
+            0 => 0,
+            n => self.footprint.ffn_shared(&self.layers[layer].ffn.shape, n, &self.limits),
+        }
+    }
+
+    /// What they take for themselves, weights and scratch together.
     pub fn taken(&self, layer: usize, part: PartShape) -> u64 {
         let [weights, scratch] = self.neurons(layer, part);
         weights.saturating_add(scratch)
@@ -245,7 +234,7 @@ impl Look<'_> {
             predictor: predictor.held,
             predictor_reads: predictor.reads,
             scratch: self.footprint.attention_scratch(&shape, limits).saturating_add(predictor.scratch),
-            passing: predictor.passing,
+            shared: self.footprint.attention_shared(&shape, limits).max(predictor.passing),
             lacking: self.lacks(types),
             ffn: self.ffn(i, limits, predictor.reads > 0)?,
         })
@@ -389,25 +378,4 @@ struct PredictorSurvey {
 /// Bytes of the signs of a matrix.
 fn signs(m: &Matrix) -> u64 {
     (m.rows() * m.cols().div_ceil(8)) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Line;
-
-    #[test]
-    fn a_line_is_above_what_neurons_take_and_exact_where_that_is_one() {
-        let exact = Line::above(100, |n| 7 + 3 * n as u64);
-        assert_eq!(exact, Line { fixed: 7, each: 3 });
-        for neurons in [1, 2, 3, 4, 99, 1000] {
-            // pieces of 512 bytes, one more for each 256 neurons, and something that only parts need
-            let bytes = |n: usize| {
-                (33 * n as u64).next_multiple_of(512)
-                    + 4096 * n.div_ceil(256) as u64
-                    + if n < neurons { 900 } else { 0 }
-            };
-            let line = Line::above(neurons, bytes);
-            assert!((1..=neurons).all(|n| bytes(n) <= line.fixed + n as u64 * line.each), "{neurons}: {line:?}");
-        }
-    }
 }
