@@ -7,7 +7,7 @@ use crate::{
     output::{say, size},
 };
 use pi_engine::{
-    pi_core::{Device, DeviceInfo, Serial},
+    pi_core::{Device, DeviceInfo, Error, Serial},
     pi_sparse_cpu::{CpuDevice, Kernels},
 };
 use pi_sparse_cuda::Cuda;
@@ -91,7 +91,7 @@ impl Opened {
     /// Why it cannot be used, and what can be done about it.
     pub fn cuda(ordinal: usize, budget: Option<u64>) -> Result<Self, String> {
         let cuda = open(ordinal)?;
-        let failed = |e: pi_engine::pi_core::Error| e.to_string();
+        let failed = |e: Error| e.to_string();
         let (reach, (_, total)) = (cuda.reach().map_err(failed)?, cuda.memory().map_err(failed)?);
         let most = usable(reach, total);
         let budget = match budget {

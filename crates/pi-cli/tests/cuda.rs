@@ -6,11 +6,7 @@ mod common;
 use common::*;
 use pi_cuda_emu::driver_folder;
 use pi_testkit::TinyModel;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf, process::Command};
 
 /// A folder with a model, and a cache folder.
 struct Place {

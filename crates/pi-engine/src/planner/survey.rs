@@ -11,7 +11,7 @@ use crate::{
     sparsity::{SparsityReport, skippable},
 };
 use pi_core::{
-    Footprint, Gating, Limits, Matrix, NeuronSet, QuantType,
+    Footprint, Gating, Limits, Matrix, QuantType,
     footprint::{AttentionShape, FfnShape, LinearShape, MatrixShape, MlpShape, NormShape, PartShape},
 };
 use std::sync::Arc;
