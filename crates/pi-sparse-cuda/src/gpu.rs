@@ -79,7 +79,10 @@ impl Gpu {
         if let Some(kernel) = kernels.get(name) {
             return Ok(kernel.clone());
         }
-        let kernel = self.modules.iter().find_map(|m| m.load_function(name).ok()).ok_or_else(|| Error::Device {
+        // what is not in a module may be in the next; a device that failed says so for all
+        let mut found = self.modules.iter().map(|m| m.load_function(name));
+        let kernel = found.find(|k| !matches!(k, Err(e) if e.0 == CUresult::CUDA_ERROR_NOT_FOUND));
+        let kernel = kernel.transpose().map_err(|e| self.error(e))?.ok_or_else(|| Error::Device {
             device: self.name.clone(),
             message: format!("there is no kernel {name}"),
         })?;

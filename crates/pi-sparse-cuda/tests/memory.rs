@@ -94,8 +94,17 @@ fn budgets(what: &str, file: &File, request: &Request<'_>, emulated: bool) {
     ] {
         let what = format!("{what}, budget {name} ({budget})");
         let planned = holds(&what, file, &Request { budget, ..request.clone() }, emulated);
-        if budget >= need {
+        if budget >= need && request.policy == Policy::Impact {
             assert_eq!(planned.plan, everything.plan, "{what}");
+        }
+        // the least time may be reached in several ways, and in whole pieces not each of them fits
+        if budget >= need {
+            assert!(
+                planned.hot() as f64 >= 0.9 * everything.hot() as f64,
+                "{what}: {} of {}",
+                planned.hot(),
+                everything.hot()
+            );
         }
     }
 }
