@@ -138,7 +138,7 @@ fn chosen_neurons_are_kept_for_this_gpu() {
 #[test]
 fn other_commands_take_the_gpu_too() {
     let Some(place) = Place::new() else { return };
-    let rows = place.said("bench MODEL -p 4 -n 2 -r 1 --bandwidth 0 -o json --device cuda");
+    let rows = place.said("bench -m MODEL -p 4 -n 2 -r 1 --bandwidth 0 -o json --device cuda");
     assert_eq!(object(&rows).as_array().unwrap().len(), 2);
     assert!(rows.err.contains("plan: "), "{}", rows.err);
     fs::write(place.path("text.txt"), "abcdefgh".repeat(6)).unwrap();
