@@ -15,6 +15,7 @@
 //! | `progress` | how far a command is |
 //! | `machine` | CPU, caches, memory |
 //! | `cache`, `crossover`, `costs` | what was measured and is kept: in general, crossovers, figures for plans |
+//! | `accelerator` | which accelerators there are |
 //! | `placing`, `plan_cache` | what goes to an accelerator; where chosen neurons are kept |
 //! | `plan` | `pi plan`: what would go there |
 //! | `predictor` | which predictors are used |
@@ -34,6 +35,7 @@
 //! that was called wrongly with 2, one that was interrupted with 130.
 
 mod ablation;
+mod accelerator;
 mod backends;
 mod bench;
 mod cache;
@@ -73,8 +75,11 @@ use clap::{Parser, Subcommand};
 use std::{process::ExitCode, sync::LazyLock};
 
 /// As in `0.1.0 (cpu: reference, avx2; cuda: no NVIDIA driver was found)`: the version, and the back ends with what this machine can
-/// run of them.
+/// run of them. Looking for a driver takes its time, so that is done only for those who ask.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
+    if !std::env::args_os().any(|arg| arg == "--version" || arg == "-V") {
+        return env!("CARGO_PKG_VERSION").into();
+    }
     let cuda = backends::cuda().unwrap_or_else(|e| e.to_string());
     format!("{} (cpu: {}; cuda: {cuda})", env!("CARGO_PKG_VERSION"), kernels::available())
 });

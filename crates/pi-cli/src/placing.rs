@@ -1,48 +1,39 @@
 //! What of a model goes to an accelerator: the options of all commands that run one, and from them to a plan.
 
 use crate::{
-    costs::SIMULATED,
+    accelerator::{Accelerator, Opened, kept_as},
     failure::{Failure, Result},
     kernels, machine,
     output::{say, size},
     plan_cache::{self, Key},
 };
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use pi_engine::{
     EngineBuilder, Error, OnDeviceLoss, Predictors, SessionOptions, Sparsity, arch,
     costs::Costs,
-    pi_core::{Activation, Device, KvTypes, NeuronSet, Serial},
+    pi_core::{Activation, Device, KvTypes, NeuronSet},
     pi_gguf::{File, NeuronIndex},
     pi_placement::Memory,
     pi_predictor::profile::Profile,
-    pi_sparse_cpu::{CpuDevice, Kernels},
+    pi_sparse_cpu::Kernels,
     planner::{self, Planned, Policy, Request, hot_of_index},
     profile::{load, model_fingerprint},
 };
-use pi_testkit::sim::{SimDevice, SimOptions};
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::Once,
 };
-
-/// An accelerator beside the CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Accelerator {
-    /// The CPU alone.
-    #[default]
-    None,
-    /// A simulated one.
-    Simulated,
-}
 
 /// What goes to an accelerator.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Accelerator")]
 pub struct PlacingFlags {
-    /// Accelerator beside the CPU: none, simulated (one that exists in this program only, to try plans out; it makes nothing faster)
-    #[arg(long, value_enum, value_name = "none|simulated", default_value_t, hide_default_value = true)]
+    /// Accelerator beside the CPU: none, cuda or cuda:N (an NVIDIA GPU; the first is 0), auto (the first GPU if there is one), simulated
+    /// (one that exists in this program only, to try plans out; it makes nothing faster)
+    #[arg(long, value_name = "none|cuda[:N]|auto|simulated", default_value_t, hide_default_value = true)]
     pub device: Accelerator,
-    /// Most memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache and scratch [default: all it has; a simulated one has 1]
+    /// Most memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache, scratch and the driver's own
+    /// [default: what is free, but for a 32nd of all and at most 1 GiB; a simulated one has 1]
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
     pub vram_budget: Option<u64>,
     /// Go on with the CPU alone where there is no accelerator, instead of refusing
@@ -94,10 +85,10 @@ pub fn gib(text: &str) -> Result<u64, String> {
 }
 
 /// Figures of this machine that times are made of: what pi doctor measured with all cores, of the CPU and of this device.
-fn costs(device: &dyn Device) -> Costs {
+pub fn costs(device: &dyn Device) -> Costs {
     // What PI_ISA must not be is said by those who load the model.
     let isa = kernels::forced().ok().flatten().unwrap_or_else(Kernels::best).isa();
-    crate::costs::stored(isa, machine::usable_cores(), Some(&device.info().name))
+    crate::costs::stored(isa, machine::usable_cores(), Some(kept_as(&device.info())))
 }
 
 impl PlacingFlags {
@@ -126,8 +117,7 @@ impl PlacingFlags {
     /// # Errors
     /// If there is none and that is not allowed, or a plan cannot be made.
     pub fn apply(&self, file: &File, setup: &Setup<'_>, builder: EngineBuilder) -> Result<EngineBuilder> {
-        let Some(device) = self.device()? else { return Ok(builder) };
-        let budget = self.vram_budget.unwrap_or(DEFAULT_MEMORY);
+        let Some(Opened { device, budget, .. }) = self.open()? else { return Ok(builder) };
         let planned = self.plan(file, setup, &*device, budget)?;
         planned.notes.iter().for_each(|note| say(&format!("note: {note}")));
         say(&format!("plan: {}", summary(&planned)));
@@ -143,25 +133,51 @@ impl PlacingFlags {
     }
 
     /// The accelerator; `None` for the CPU alone.
-    fn device(&self) -> Result<Option<Arc<dyn Device>>> {
+    fn open(&self) -> Result<Option<Opened>> {
         match self.device {
-            Accelerator::None => match self.given().next() {
-                Some(flag) if self.allow_cpu => {
-                    say(&format!("{flag}: there is no accelerator, so all of the model is on the CPU (--allow-cpu)"));
-                    Ok(None)
-                }
-                Some(flag) => Err(Failure::Work(format!(
-                    "{flag}: there is no accelerator (--allow-cpu goes on with the CPU alone; --device simulated tries plans out)"
-                ))),
-                None => Ok(None),
-            },
+            Accelerator::None => self.without(None),
             Accelerator::Simulated => {
                 say(
                     "device: simulated by the CPU, to try plans out: nothing gets faster by it, and its memory is that of this machine",
                 );
-                Ok(Some(simulated(self.vram_budget.unwrap_or(DEFAULT_MEMORY))?))
+                Ok(Some(Opened::simulated(self.vram_budget)?))
             }
+            Accelerator::Cuda(ordinal) => match Opened::cuda(ordinal, self.vram_budget) {
+                Ok(opened) => Ok(Some(opened)),
+                Err(why) if self.allow_cpu => {
+                    say_once(&format!("--device {}: {why}; all of the model is on the CPU (--allow-cpu)", self.device));
+                    Ok(None)
+                }
+                Err(why) => Err(Failure::Work(format!(
+                    "--device {}: {why} (--allow-cpu goes on with the CPU alone)",
+                    self.device
+                ))),
+            },
+            Accelerator::Auto => match Opened::cuda(0, self.vram_budget) {
+                Ok(opened) => Ok(Some(opened)),
+                Err(why) => self.without(Some(&why)),
+            },
         }
+    }
+
+    /// No accelerator, `why` it is not there if one was looked for.
+    fn without(&self, why: Option<&str>) -> Result<Option<Opened>> {
+        let there_is = match why {
+            Some(why) => format!("there is no accelerator: {why}"),
+            None => "there is no accelerator".into(),
+        };
+        match (self.given().next(), why) {
+            (Some(flag), _) if self.allow_cpu => {
+                say_once(&format!("{flag}: {there_is}, so all of the model is on the CPU (--allow-cpu)"));
+            }
+            (Some(flag), _) => {
+                let ways = "--allow-cpu goes on with the CPU alone; --device says which there is, --device simulated tries plans out";
+                return Err(Failure::Work(format!("{flag}: {there_is} ({ways})")));
+            }
+            (None, Some(_)) => say_once(&format!("device: the CPU alone: {there_is}")),
+            (None, None) => {}
+        }
+        Ok(None)
     }
 
     /// The plan that is kept from an earlier run, or a new one, which is then kept.
@@ -184,19 +200,10 @@ impl PlacingFlags {
     }
 }
 
-/// Memory of a simulated device of which nothing is said.
-const DEFAULT_MEMORY: u64 = 1 << 30;
-
-/// A simulated device of so many bytes.
-///
-/// # Errors
-/// If `PI_ISA` cannot be used, or the system refuses a thread.
-pub fn simulated(memory: u64) -> Result<Arc<dyn Device>> {
-    let kernels = kernels::forced()?.unwrap_or_else(Kernels::best);
-    let cpu = CpuDevice::new(kernels, Arc::new(Serial));
-    let options = SimOptions { name: SIMULATED.into(), memory, ..SimOptions::default() };
-    let device = SimDevice::new(Arc::new(cpu), options).map_err(|e| Failure::Work(format!("simulated device: {e}")))?;
-    Ok(Arc::new(device))
+/// Commands that load several models say it for the first.
+fn say_once(text: &str) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| say(text));
 }
 
 /// The files that the options name, read and checked.

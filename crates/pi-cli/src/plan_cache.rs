@@ -21,11 +21,13 @@ impl Key {
         let info = request.device.info();
         let r = request;
         let text = format!(
-            "{} {model:016x} {profile:016x} {} {} {} {:?} {:?} {:?} {:?} {:?} {:?} {} {}",
+            "{} {model:016x} {profile:016x} {} {} {} {} {:?} {:?} {:?} {:?} {:?} {:?} {} {}",
             env!("CARGO_PKG_VERSION"),
             r.budget,
-            r.runtime,
+            r.runtime.unwrap_or_else(|| r.device.footprint().runtime()),
             info.name,
+            // its make, memory and driver
+            info.detail,
             r.session,
             r.kv,
             r.sparsity,

@@ -89,7 +89,9 @@ fn what_cannot_be_compared_is_said() {
         ("--vram-budget 1 --sim-host 0".into(), 2, "GB/s from"),
         ("--vram-budget 1 --sim-latency 1e30".into(), 2, "microseconds from"),
         ("--vram-budget 1 --slow-motion 1e30".into(), 2, "from 1 to"),
-        ("--vram-budget 1 --device cuda".into(), 2, "cuda"),
+        ("--vram-budget 1 --device gpu".into(), 2, "cuda:N"),
+        ("--vram-budget 1 --device none".into(), 2, "what a device is worth"),
+        ("--vram-budget 1 --device cuda --sim-host 3".into(), 2, "of a simulated machine"),
         (String::new(), 2, "--vram-budget"),
     ] {
         let said = ablation(&words);

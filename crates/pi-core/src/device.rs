@@ -1,8 +1,8 @@
 //! What a back end offers.
 
 use crate::{
-    ActiveSet, Attention, AttentionSpec, Dense, Error, FfnWeights, Hidden, LinearSpec, MlpSpec, NeuronSet, NormSpec,
-    Predictor, QuantType, Result, SignKernels, SparseFfn,
+    ActiveSet, Attention, AttentionSpec, Dense, Error, FfnWeights, Footprint, Hidden, LinearSpec, MlpSpec, NeuronSet,
+    NormSpec, Predictor, QuantType, Result, SignKernels, SparseFfn, footprint::PlainFootprint,
 };
 use std::sync::Arc;
 
@@ -23,6 +23,11 @@ pub trait Device: Send + Sync {
     fn info(&self) -> DeviceInfo;
     /// Whether weights of this type can be used. If not, they stay on another device.
     fn supports(&self, ty: QuantType) -> bool;
+    /// What everything below takes of the device's own memory: what plans are made with. Without a device's own answers, the bytes of the
+    /// numbers.
+    fn footprint(&self) -> Arc<dyn Footprint> {
+        Arc::new(PlainFootprint)
+    }
     /// Room for hidden states near this device.
     ///
     /// # Errors

@@ -1,11 +1,13 @@
 // A fake libcuda.so.1: the part of the CUDA driver API that cudarc 0.19 reaches, on the CPU emulator.
 // Streams are LAZY queues: nothing runs until somebody synchronises (stream / event / context / pageable D2H), so a
 // host read without a wait, or a pinned staging buffer reused too early, gives wrong data every time instead of
-// sometimes. Device memory: own mapping per allocation, filled with 0xff (NaN), 256-aligned, slack checked on free,
-// unmapped on free. Env: CUEMU_MEM_MB (default 1024; allocations beyond it -> CUDA_ERROR_OUT_OF_MEMORY), CUEMU_THREADS,
-// CUEMU_ORDER=fwd|rev|rand,
-//      CUEMU_CC=90 (compute capability), CUEMU_EAGER=1 (run at once), CUEMU_NO_DEVICE=1 (cuInit ->
-//      CUDA_ERROR_NO_DEVICE)
+// sometimes. Device memory: own mapping per allocation, filled with 0xff (NaN), in pieces of 512, slack checked on
+// free, unmapped on free. Env:
+//      CUEMU_MEM_MB (default 1024; allocations beyond it -> CUDA_ERROR_OUT_OF_MEMORY)
+//      CUEMU_FAIL_AFTER=n (call n that touches a stream or memory fails, as do all that follow)
+//      CUEMU_FAIL_CODE (with what: default 719, CUDA_ERROR_LAUNCH_FAILED)
+//      CUEMU_NO_DEVICE=1 (cuInit -> CUDA_ERROR_NO_DEVICE), CUEMU_DRIVER=13000 (its version), CUEMU_CC=90 (compute
+//      capability), CUEMU_EAGER=1 (run at once), CUEMU_THREADS, CUEMU_ORDER=fwd|rev|rand
 #include "cuda_emu.hpp"
 #include <chrono>
 #include <deque>
@@ -81,10 +83,23 @@ static size_t env(const char *n, size_t d) {
     const char *e = getenv(n);
     return e && *e ? strtoull(e, nullptr, 10) : d;
 }
-static size_t total_mem() {
-    static size_t t = env("CUEMU_MEM_MB", 1024) << 20;
-    return t;
+static size_t memory = env("CUEMU_MEM_MB", 1024) << 20;
+static size_t total_mem() { return memory; }
+// A device that is lost: a call fails, and so does every one after it.
+static size_t fail_after = env("CUEMU_FAIL_AFTER", 0); // calls until then; 0: never
+static int fail_code = (int)env("CUEMU_FAIL_CODE", LAUNCH_FAILED);
+static uint64_t calls = 0;
+static int lost() {
+    ++calls;
+    if (!sticky && fail_after && --fail_after == 0)
+        sticky = fail_code;
+    return sticky;
 }
+// begins a call that a lost device fails
+#define ALIVE                                                                                                          \
+    LOCK;                                                                                                              \
+    if (int gone = lost())                                                                                             \
+        return gone;
 static Stream *S(void *s) { return s == nullptr || s == (void *)1 || s == (void *)2 ? &null_stream : (Stream *)s; }
 static double now() {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -137,18 +152,33 @@ static bool is_pinned(const void *p) {
 
 // How often a function was called, and what tests count besides: `pageable`, copies from or to memory that is not pinned,
 // for which a driver makes the host wait.
-static std::map<std::string, uint64_t> calls;
-#define COUNT ++calls[__func__]
-extern "C" __attribute__((visibility("default"))) uint64_t cuemu_calls(const char *name) {
+static std::map<std::string, uint64_t> counted;
+#define COUNT ++counted[__func__]
+extern "C" __attribute__((visibility("default"))) uint64_t cuemu_called(const char *name) {
     LOCK;
-    auto it = calls.find(name);
-    return it == calls.end() ? 0 : it->second;
+    auto it = counted.find(name);
+    return it == counted.end() ? 0 : it->second;
 }
 
 extern "C" __attribute__((visibility("default"))) const char *cuemu_last_message() { return last_msg.c_str(); }
+// For tests in the same process: a failure after so many calls (0: none), and none that was before.
+extern "C" __attribute__((visibility("default"))) void cuemu_fail_after(size_t n, int code) {
+    LOCK;
+    sticky = OK;
+    fail_after = n;
+    fail_code = code;
+}
+extern "C" __attribute__((visibility("default"))) uint64_t cuemu_calls() {
+    LOCK;
+    return calls;
+}
+extern "C" __attribute__((visibility("default"))) void cuemu_set_memory(size_t bytes) {
+    LOCK;
+    memory = bytes;
+}
 API cuInit(unsigned) { return env("CUEMU_NO_DEVICE", 0) ? NO_DEVICE : OK; }
 API cuDriverGetVersion(int *v) {
-    *v = 13000;
+    *v = (int)env("CUEMU_DRIVER", 13000);
     return OK;
 }
 API cuGetErrorName(int e, const char **s) {
@@ -256,7 +286,7 @@ API cuCtxGetStreamPriorityRange(int *lo, int *hi) {
     return OK;
 }
 API cuCtxSynchronize() {
-    LOCK;
+    ALIVE;
     COUNT;
     int r = sticky;
     for (auto s : std::vector<Stream *>(streams.begin(), streams.end()))
@@ -264,18 +294,21 @@ API cuCtxSynchronize() {
     return r;
 }
 API cuMemGetInfo_v2(size_t *f, size_t *t) {
-    LOCK;
+    ALIVE;
     *t = total_mem();
     *f = total_mem() - dev_used;
     return OK;
 }
 
 API cuMemAlloc_v2(dptr *p, size_t n) {
-    LOCK;
+    ALIVE;
     COUNT;
     if (n == 0)
         return INVALID_VALUE;
-    size_t r = (n + 255) & ~size_t(255);
+    size_t r = (n + 511) & ~size_t(511);
+    if (dev_used + r > total_mem()) // what is freed in the order of a queue is free by then
+        for (auto s : std::vector<Stream *>(streams.begin(), streams.end()))
+            run_until(s, s->submitted);
     if (dev_used + r > total_mem())
         return OUT_OF_MEMORY;
     size_t m = (r + 4095) & ~size_t(4095);
@@ -295,7 +328,7 @@ static int free_now(dptr p) {
     if (it == dev_mem.end())
         return fault(INVALID_VALUE, "free of an unknown device pointer");
     auto a = it->second;
-    size_t r = (a.size + 255) & ~size_t(255);
+    size_t r = (a.size + 511) & ~size_t(511);
     int rc = OK;
     for (size_t i = a.size; i < r; ++i)
         if (((unsigned char *)p)[i] != 0xff) {
@@ -308,21 +341,22 @@ static int free_now(dptr p) {
     return rc;
 }
 API cuMemFree_v2(dptr p) {
-    LOCK;
+    ALIVE;
     COUNT;
-    cuCtxSynchronize();
+    for (auto s : std::vector<Stream *>(streams.begin(), streams.end()))
+        run_until(s, s->submitted);
     return free_now(p);
 }
 API cuMemAllocAsync(dptr *p, size_t n, void *) { return n == 0 ? (*p = 0, OK) : cuMemAlloc_v2(p, n); }
 API cuMemFreeAsync(dptr p, void *s) {
-    LOCK;
+    ALIVE;
     COUNT;
     if (!p)
         return OK;
     return push(S(s), [p] { return free_now(p); });
 }
 API cuMemHostAlloc(void **p, size_t n, unsigned) {
-    LOCK;
+    ALIVE;
     COUNT;
     *p = aligned_alloc(4096, (n + 4095) & ~size_t(4095));
     if (!*p)
@@ -353,7 +387,7 @@ API cuMemHostGetDevicePointer_v2(dptr *d, void *p, unsigned) {
 }
 
 API cuMemcpyHtoDAsync_v2(dptr d, const void *h, size_t n, void *s) {
-    LOCK;
+    ALIVE;
     COUNT;
     if (!dev_ok(d, n))
         return fault(INVALID_VALUE, "H2D copy outside a device allocation");
@@ -362,7 +396,7 @@ API cuMemcpyHtoDAsync_v2(dptr d, const void *h, size_t n, void *s) {
             memcpy((void *)d, h, n);
             return OK;
         }); // reads the host later, as a real DMA may
-    ++calls["pageable"];
+    ++counted["pageable"];
     auto v =
         std::make_shared<std::vector<char>>((const char *)h, (const char *)h + n); // pageable: staged before return
     return push(S(s), [=] {
@@ -371,7 +405,7 @@ API cuMemcpyHtoDAsync_v2(dptr d, const void *h, size_t n, void *s) {
     });
 }
 API cuMemcpyDtoHAsync_v2(void *h, dptr d, size_t n, void *s) {
-    LOCK;
+    ALIVE;
     COUNT;
     if (!dev_ok(d, n))
         return fault(INVALID_VALUE, "D2H copy outside a device allocation");
@@ -384,11 +418,11 @@ API cuMemcpyDtoHAsync_v2(void *h, dptr d, size_t n, void *s) {
     });
     if (r || is_pinned(h))
         return r;
-    ++calls["pageable"];
+    ++counted["pageable"];
     return run_until(st, st->submitted); // pageable: returns when done
 }
 API cuMemcpyDtoDAsync_v2(dptr a, dptr b, size_t n, void *s) {
-    LOCK;
+    ALIVE;
     if (!dev_ok(a, n) || !dev_ok(b, n))
         return fault(INVALID_VALUE, "D2D copy outside a device allocation");
     return push(S(s), [=] {
@@ -415,7 +449,7 @@ API cuMemcpyDtoH_v2(void *h, dptr d, size_t n) {
     return OK;
 }
 API cuMemsetD8Async(dptr d, unsigned char c, size_t n, void *s) {
-    LOCK;
+    ALIVE;
     if (!dev_ok(d, n))
         return INVALID_VALUE;
     return push(S(s), [=] {
@@ -425,7 +459,7 @@ API cuMemsetD8Async(dptr d, unsigned char c, size_t n, void *s) {
 }
 
 API cuStreamCreate(void **s, unsigned) {
-    LOCK;
+    ALIVE;
     auto p = new Stream;
     streams.insert(p);
     *s = p;
@@ -433,7 +467,7 @@ API cuStreamCreate(void **s, unsigned) {
 }
 API cuStreamCreateWithPriority(void **s, unsigned f, int) { return cuStreamCreate(s, f); }
 API cuStreamSynchronize(void *s) {
-    LOCK;
+    ALIVE;
     COUNT;
     return run_until(S(s), S(s)->submitted);
 }
@@ -457,7 +491,7 @@ API cuEventDestroy_v2(void *e) {
     return OK;
 }
 API cuEventRecord(void *ev, void *s) {
-    LOCK;
+    ALIVE;
     COUNT;
     auto e = (Event *)ev;
     auto t = e->t;
@@ -472,7 +506,7 @@ API cuEventRecord(void *ev, void *s) {
     return r;
 }
 API cuStreamWaitEvent(void *s, void *ev, unsigned) {
-    LOCK;
+    ALIVE;
     COUNT;
     auto e = (Event *)ev;
     if (!e->s)
@@ -486,7 +520,7 @@ API cuStreamWaitEvent(void *s, void *ev, unsigned) {
     return push(S(s), [=] { return run_until(from, q); });
 }
 API cuEventSynchronize(void *ev) {
-    LOCK;
+    ALIVE;
     COUNT;
     auto e = (Event *)ev;
     return e->s ? run_until(e->s, e->seq) : OK;
@@ -513,7 +547,7 @@ API cuLaunchHostFunc(void *s, void (*f)(void *), void *u) {
 }
 
 API cuModuleLoadData(void **m, const void *image) {
-    LOCK;
+    ALIVE;
     COUNT;
     auto p = (const char *)image;
     auto mod = std::make_unique<Module>();
@@ -553,12 +587,13 @@ API cuModuleLoadData(void **m, const void *image) {
 }
 API cuModuleUnload(void *m) {
     LOCK;
-    cuCtxSynchronize();
+    for (auto s : std::vector<Stream *>(streams.begin(), streams.end()))
+        run_until(s, s->submitted);
     delete (Module *)m;
     return OK;
 }
 API cuModuleGetFunction(void **f, void *m, const char *name) {
-    LOCK;
+    ALIVE;
     auto mod = (Module *)m;
     auto it = cuemu::registry().find(name);
     if (mod->text) {
@@ -588,7 +623,7 @@ API cuFuncSetAttribute(void *f, int a, int v) {
 }
 API cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned smem, void *s, void **params, void **) {
-    LOCK;
+    ALIVE;
     COUNT;
     auto f = (Func *)fn;
     if (!gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024 || gy > 65535 || gz > 65535 ||
@@ -633,7 +668,7 @@ API cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long) {
     return OK;
 }
 API cuGraphLaunch(void *e, void *s) {
-    LOCK;
+    ALIVE;
     COUNT;
     for (auto &o : ((Graph *)e)->ops) {
         int r = push(S(s), o);

@@ -7,7 +7,11 @@
 //! It needs Linux and a C++20 compiler; without them [`launch`] reports [`Absent`](Failure::Absent).
 #![cfg_attr(emulated, allow(unsafe_code))]
 
-use std::{fmt, sync::OnceLock};
+mod driver;
+
+pub use driver::{Driver, driver, driver_calls, driver_folder, use_driver};
+
+use std::fmt;
 
 /// In which order the lanes of a block run between meeting points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,44 +82,6 @@ impl std::error::Error for Failure {}
 /// True if the emulator was built.
 pub const fn is_there() -> bool {
     cfg!(emulated)
-}
-
-/// Loads the emulated driver, so that whoever looks for `libcuda.so.1` in this process finds it. With `PI_CUDA_TEST=real` in the
-/// environment it is left to the system's, so that the same tests run on a GPU.
-///
-/// The driver has a gibibyte of memory, or `CUEMU_MEM_MB`; it reads that when it is first asked.
-///
-/// # Errors
-/// [`Failure::Absent`] if it was not built, [`Failure::Kernel`] if it cannot be loaded.
-pub fn use_driver() -> Result<(), Failure> {
-    if is_real() { Ok(()) } else { library().map(drop) }
-}
-
-fn is_real() -> bool {
-    std::env::var_os("PI_CUDA_TEST").is_some_and(|v| v == "real")
-}
-
-/// The emulated driver. It stays loaded for as long as the process.
-#[allow(unsafe_code)]
-fn library() -> Result<&'static libloading::Library, Failure> {
-    static LOADED: OnceLock<Result<libloading::Library, Failure>> = OnceLock::new();
-    let load = || {
-        let path = option_env!("PI_CUDA_EMU_DRIVER").ok_or(Failure::Absent)?;
-        // SAFETY: the library is ours; its initialisers fill tables.
-        unsafe { libloading::Library::new(path) }.map_err(|e| Failure::Kernel(e.to_string()))
-    };
-    LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
-}
-
-/// How often a function of the emulated driver was called in this process, for functions that wait, copy, allocate, load or launch;
-/// `pageable` are copies for which a driver makes the host wait, because its memory is not pinned. `None` on a GPU.
-#[allow(unsafe_code)]
-pub fn driver_calls(function: &str) -> Option<u64> {
-    let (library, name) = (library().ok().filter(|_| !is_real())?, std::ffi::CString::new(function).ok()?);
-    // SAFETY: the library's function takes a string that ends and returns a number.
-    let calls = unsafe { library.get::<unsafe extern "C" fn(*const std::ffi::c_char) -> u64>(b"cuemu_calls") }.ok()?;
-    // SAFETY: as above.
-    Some(unsafe { calls(name.as_ptr()) })
 }
 
 /// Runs a kernel that writes to `outs`.

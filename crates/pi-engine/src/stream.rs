@@ -1,7 +1,7 @@
 //! Weights that are not on the accelerator, sent to it for one step: a long prompt shares one copy of them among its tokens.
 
 use crate::hybrid::Part;
-use pi_core::{Device, Error, FfnWeights, Limits, NeuronSet, Result};
+use pi_core::{Device, Error, FfnWeights, Limits, NeuronSet, Result, footprint::FfnShape};
 use std::sync::Arc;
 
 /// When the neurons that are on the CPU are sent to the accelerator and computed there. One layer's are there at a time, from the beginning of
@@ -35,12 +35,10 @@ impl Stream {
 
     /// Bytes of the accelerator for a step of so many tokens.
     fn bytes(&self, tokens: usize) -> u64 {
-        let (w, n) = (&self.weights, self.neurons.len() as u64);
-        let rows = w.gate.iter().chain([&w.up]).map(|m| m.row_bytes() as u64).sum::<u64>();
-        let down = w.down.matrix().size_bytes() as u64 / w.neurons().max(1) as u64;
-        let biases = [&w.gate_bias, &w.up_bias].into_iter().flatten().count() as u64;
-        let bias = w.down_bias.as_ref().map_or(0, |b| b.len()) as u64;
-        n * (rows + down + 4 * biases) + 4 * bias + scratch(tokens, self.neurons.len(), w.dim())
+        let (device, shape) = (self.device.footprint(), FfnShape::from(&self.weights));
+        let limits = Limits { tokens, ..NO_CACHE };
+        let weights = device.sparse_ffn(&shape, (&self.neurons).into());
+        weights.saturating_add(device.ffn_scratch(&shape, self.neurons.len(), &limits))
     }
 
     /// Sends the weights for a step of so many tokens. `None` if the device cannot take them: the CPU has them as well. If it failed for
@@ -57,7 +55,5 @@ impl Stream {
     }
 }
 
-/// Bytes that an FFN of some neurons needs beside its weights.
-pub(crate) fn scratch(tokens: usize, neurons: usize, dim: usize) -> u64 {
-    4 * tokens as u64 * (neurons + dim) as u64
-}
+/// FFNs know no sequences.
+const NO_CACHE: Limits = Limits { tokens: 0, sequences: 0, context: 0 };

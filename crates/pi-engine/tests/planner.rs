@@ -133,7 +133,7 @@ fn what_is_planned_is_what_is_allocated_for_every_type_and_layout() {
                         kv: KvType::Q8_0.into(),
                         sparsity,
                         policy: Policy::Impact,
-                        runtime: 12_345,
+                        runtime: Some(12_345),
                         ..Request::new(&*device, 0)
                     };
                     budgets(&format!("{ty}, {family:?}, {neuron_major}, {sparsity:?}"), &file, &request);

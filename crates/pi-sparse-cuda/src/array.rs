@@ -5,13 +5,13 @@
 #![allow(unsafe_code)]
 
 pub(crate) use crate::pinned::Number;
-use crate::{event::Done, gpu::Gpu, pinned::Pinned};
-use cudarc::driver::{CudaEvent, CudaSlice, result, sys};
+use crate::{event::Done, gpu::Gpu, memory::Memory, pinned::Pinned};
+use cudarc::driver::{CudaEvent, result, sys};
 use pi_core::{ActiveSet, Hidden, Mirror, Resident, Result};
 use std::{any::Any, sync::Arc};
 
 pub(crate) struct Array<T: Number> {
-    data: CudaSlice<T>,
+    data: Memory<T>,
     staging: Pinned<T>,
     /// The last copy from or to `staging`.
     done: Done,

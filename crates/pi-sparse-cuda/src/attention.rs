@@ -5,14 +5,15 @@ use crate::{
     KvPlace,
     gpu::{Arg, GRID, Gpu, grid, int, threads},
     linear::{Linear, WARP},
+    memory::{Memory, room},
     operand,
     pinned::Pinned,
-    shared::room,
+    shared::{Lease, part, taken},
 };
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, sys::CUdeviceptr};
+use cudarc::driver::{CudaFunction, LaunchConfig, sys::CUdeviceptr};
 use pi_core::{
     Attention, AttentionRun, AttentionSpec, Batch, Dense, Error, Hidden, KvType, Limits, OpStats, Result, Rope,
-    RopeKind, Write,
+    RopeKind, Write, footprint::AttentionShape,
 };
 use std::sync::Arc;
 
@@ -64,10 +65,8 @@ impl CudaAttention {
 }
 
 impl CudaAttention {
-    /// Numbers per token of what a step keeps in scratch: queries, keys, values, and what heads made of them.
     fn widths(&self) -> [usize; 4] {
-        let (wide, narrow) = (self.spec.heads * self.spec.head_dim, self.spec.kv_heads * self.spec.head_dim);
-        [wide, narrow, narrow, wide]
+        widths(self.spec.heads, self.spec.kv_heads, self.spec.head_dim)
     }
 
     fn rope(&self) -> Option<(&Rope, &pi_core::RopeSpec)> {
@@ -89,9 +88,10 @@ impl Attention for CudaAttention {
             Store::new(gpu, rows.ok_or_else(|| gpu.no_memory(usize::MAX))?)
         };
         let (keys, values) = (store(s.kv.keys)?, store(s.kv.values)?);
-        let rooms = self.widths().map(|width| room(limits.tokens, width));
+        let all = shared_room(self.widths(), limits.tokens);
+        let lease = Lease::new(gpu);
         let mut shared = gpu.shared();
-        shared.reserve(gpu, rooms.into_iter().try_fold(0usize, |sum, n| sum.checked_add(n?)))?;
+        shared.reserve(gpu, all)?;
         shared.expect(gpu, limits.tokens, self.rope.as_ref().map_or(0, Rope::table_len))?;
         drop(shared);
         Ok(Box::new(Run {
@@ -100,14 +100,38 @@ impl Attention for CudaAttention {
             len: vec![0; limits.sequences],
             limits: *limits,
             stats: OpStats::default(),
+            _lease: lease,
             op: self,
         }))
     }
 }
 
+/// Numbers per token of what a step keeps in scratch: queries, keys, values, and what heads made of them.
+fn widths(heads: usize, kv_heads: usize, head_dim: usize) -> [usize; 4] {
+    let [wide, narrow] = [heads, kv_heads].map(|heads| heads * head_dim);
+    [wide, narrow, narrow, wide]
+}
+
+/// Bytes of that.
+fn shared_room(widths: [usize; 4], tokens: usize) -> Option<usize> {
+    widths.into_iter().try_fold(0usize, |sum, width| sum.checked_add(part(tokens, width)?))
+}
+
+/// What `keys` and `values` of a run take.
+pub(crate) fn cache_bytes(shape: &AttentionShape, limits: &Limits) -> u64 {
+    let rows = limits.sequences.saturating_mul(limits.context).saturating_mul(shape.kv_heads);
+    let store = |ty: KvType| room::<u8>([rows, ty.row_bytes(shape.head_dim).unwrap_or(0)]);
+    store(shape.kv.keys).saturating_add(store(shape.kv.values))
+}
+
+/// What a run needs of the room that operators share.
+pub(crate) fn shared_bytes(shape: &AttentionShape, limits: &Limits) -> u64 {
+    taken(shared_room(widths(shape.heads, shape.kv_heads, shape.head_dim), limits.tokens))
+}
+
 /// Where keys or values are.
 enum Store {
-    Device(CudaSlice<u8>),
+    Device(Memory<u8>),
     /// The kernels read and write the host's memory over the bus.
     Host {
         at: CUdeviceptr,
@@ -137,6 +161,7 @@ impl Store {
 
 struct Run {
     op: Arc<CudaAttention>,
+    _lease: Lease,
     limits: Limits,
     /// `[sequence][head][position]`, a row each.
     keys: Store,
@@ -164,7 +189,7 @@ impl Run {
         let mut at = shared.scratch(gpu);
         let [q, k, v, mixed] = op.widths().map(|width| {
             let here = at;
-            at += room(tokens, width).unwrap_or_default() as u64; // which is there: `open` reserved it
+            at += part(tokens, width).unwrap_or_default() as u64; // which is there: `open` reserved it
             here
         });
         for (linear, out) in [(&op.q, q), (&op.k, k), (&op.v, v)] {

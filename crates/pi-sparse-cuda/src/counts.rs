@@ -1,8 +1,8 @@
 //! What kernels count, for all FFNs of a device together: the host asks once for what a step did in all its layers.
 #![allow(unsafe_code)]
 
-use crate::{event::Done, gpu::Gpu, pinned::Pinned};
-use cudarc::driver::{CudaSlice, DriverError, result};
+use crate::{event::Done, gpu::Gpu, memory::Memory, pinned::Pinned};
+use cudarc::driver::{DriverError, result};
 use pi_core::Result;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -21,7 +21,7 @@ pub(crate) struct Counts {
 }
 
 struct Chunk {
-    device: CudaSlice<u64>,
+    device: Memory<u64>,
     host: Pinned<u64>,
     done: Done,
     free: Vec<usize>,
@@ -57,7 +57,8 @@ impl Pair {
             Some(chunk) => chunk,
             None => {
                 chunks.push(Chunk {
-                    device: gpu.scratch([2 * PAIRS, 1])?,
+                    // a few KiB of what the runtime takes, as it is there for all sessions
+                    device: Memory::uncounted(&gpu.stream, 2 * PAIRS).map_err(failed)?,
                     host: Pinned::new(&gpu.context, 2 * PAIRS).map_err(failed)?,
                     done: Done::new(&gpu.context).map_err(failed)?,
                     free: (0..PAIRS).rev().collect(),

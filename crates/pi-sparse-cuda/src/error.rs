@@ -15,6 +15,14 @@ pub enum Unavailable {
         /// The first function that is missing.
         missing: &'static str,
     },
+    /// The driver has all functions, but does not know the version of PTX that the kernels are in.
+    #[error("the NVIDIA driver is of CUDA {found}: CUDA {needed} is the oldest that knows these kernels")]
+    Old {
+        /// What the driver says of itself.
+        found: Version,
+        /// What it would have to say, or more.
+        needed: Version,
+    },
     /// The driver is there, and no device.
     #[error("the NVIDIA driver finds no device")]
     NoDevice,
@@ -38,6 +46,35 @@ pub enum Unavailable {
     /// The driver refused.
     #[error("the NVIDIA driver reports error {0}")]
     Failed(Code),
+}
+
+impl Unavailable {
+    /// What the user can do about it.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::NoDriver => "install the driver of the GPU, or tell the system's loader where it is",
+            Self::Driver { .. } => {
+                "update the driver, and look whether a toolkit's folder of stubs is where the system looks for libraries"
+            }
+            Self::Old { .. } => "update the driver",
+            Self::NoDevice => "look whether nvidia-smi lists the GPU, and what CUDA_VISIBLE_DEVICES hides",
+            Self::NoSuchDevice { .. } => "devices are numbered from 0, as nvidia-smi lists them",
+            Self::NoCompiler | Self::Compiler { .. } => {
+                "install NVRTC of a CUDA toolkit, or use the kernels that are part of this program"
+            }
+            Self::Failed(_) => "look whether nvidia-smi lists the GPU, and who uses its memory",
+        }
+    }
+}
+
+/// A version of CUDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub(crate) i32);
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
 }
 
 /// An error of the driver. Its text is made without calling the driver, which may be what failed.

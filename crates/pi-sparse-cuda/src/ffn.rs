@@ -4,13 +4,16 @@
 use crate::{
     counts::Pair,
     gpu::{Arg, GRID, Gpu, grid, int, long, threads},
-    linear::{FEW, Linear, MANY, Product, TILE, TILE_THREADS, countable},
+    linear::{self, FEW, Linear, MANY, Product, TILE, TILE_THREADS, countable},
+    memory::{Memory, room},
     operand,
+    shared::{Lease, taken},
 };
-use cudarc::driver::{CudaFunction, CudaSlice, sys::CUdeviceptr};
+use cudarc::driver::{CudaFunction, sys::CUdeviceptr};
 use pi_core::{
     Activation, ActiveSet, Dense, Down, Error, FfnRun, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
     NeuronSet, OpStats, Result, SparseFfn, Write,
+    footprint::{FfnShape, LinearShape, PartShape},
 };
 use std::sync::Arc;
 
@@ -29,8 +32,8 @@ const CHUNK: usize = 256;
 struct Rows {
     /// For few tokens: a warp per neuron, which is skipped if nothing is to be done.
     kernel: CudaFunction,
-    weight: CudaSlice<u8>,
-    bias: Option<CudaSlice<f32>>,
+    weight: Memory<u8>,
+    bias: Option<Memory<f32>>,
     row_bytes: u64,
 }
 
@@ -54,7 +57,7 @@ pub(crate) struct CudaFfn {
     gpu: Arc<Gpu>,
     w: FfnWeights,
     neurons: NeuronSet,
-    ids: Option<CudaSlice<u32>>,
+    ids: Option<Memory<u32>>,
     /// The gate, or up where there is none.
     first: Rows,
     second: Option<Rows>,
@@ -62,7 +65,7 @@ pub(crate) struct CudaFfn {
     activate: CudaFunction,
     down: Sum,
     sum: CudaFunction,
-    down_bias: Option<CudaSlice<f32>>,
+    down_bias: Option<Memory<f32>>,
 }
 
 fn rows(gpu: &Arc<Gpu>, kernel: &str, m: &Matrix, bias: Option<&[f32]>, neurons: &NeuronSet) -> Result<Rows> {
@@ -123,11 +126,51 @@ impl CudaFfn {
         })
     }
 
-    /// Slices of the neurons that blocks of the second half have: enough blocks for a large device with one token, and fewer with more
-    /// tokens, so that parts of SLICES tokens are all that scratch has to hold.
     fn slices(&self, tokens: usize) -> usize {
-        self.neurons.len().div_ceil(MIN_SLICE).clamp(1, (SLICES / tokens.max(1)).max(1))
+        slices(self.neurons.len(), tokens)
     }
+}
+
+/// Slices of so many neurons that blocks of the second half have: enough blocks for a large device with one token, and fewer with more
+/// tokens, so that parts of SLICES tokens are all that scratch has to hold.
+fn slices(neurons: usize, tokens: usize) -> usize {
+    neurons.div_ceil(MIN_SLICE).clamp(1, (SLICES / tokens.max(1)).max(1))
+}
+
+/// Rows of parts that a step of a run may need, whose sums are made in slices.
+fn parts(neurons: usize, limits: &Limits) -> usize {
+    (1..MANY.min(limits.tokens + 1)).map(|n| n * slices(neurons, n)).max().unwrap_or(0)
+}
+
+/// What both halves of a gated FFN need of the room that operators share, if steps may be long; in bytes, `None` if that is too much.
+fn shared(neurons: usize, gated: bool, limits: &Limits) -> Option<usize> {
+    if limits.tokens >= MANY && gated { neurons.checked_mul(4 * CHUNK.min(limits.tokens)) } else { Some(0) }
+}
+
+/// What the arrays of [`CudaFfn::new`] take.
+pub(crate) fn bytes(shape: &FfnShape, part: PartShape) -> u64 {
+    let n = part.neurons;
+    let rows = |l: &LinearShape| {
+        let bias = if l.bias { room::<f32>([n, 1]) } else { 0 };
+        room::<u8>([n, l.weight.row_bytes() as usize]) + bias
+    };
+    let first: u64 = shape.gate.iter().chain([&shape.up]).map(rows).sum();
+    let weight = LinearShape { bias: false, ..shape.down };
+    let down = if shape.neuron_major { rows(&weight) } else { linear::bytes(&weight) };
+    let ids = if n == shape.neurons() { 0 } else { room::<i32>([n, 1]) };
+    let bias = if shape.down.bias && part.has_first { room::<f32>([shape.dim(), 1]) } else { 0 };
+    first + down + ids + bias
+}
+
+/// What the arrays of a run take.
+pub(crate) fn scratch_bytes(shape: &FfnShape, neurons: usize, limits: &Limits) -> u64 {
+    let rows = if shape.neuron_major { parts(neurons, limits) } else { 0 };
+    room::<f32>([limits.tokens, neurons]).saturating_add(room::<f32>([rows, shape.dim()]))
+}
+
+/// What a run needs of the room that operators share.
+pub(crate) fn shared_bytes(shape: &FfnShape, neurons: usize, limits: &Limits) -> u64 {
+    taken(shared(neurons, shape.gate.is_some(), limits))
 }
 
 impl SparseFfn for CudaFfn {
@@ -137,16 +180,12 @@ impl SparseFfn for CudaFfn {
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn FfnRun>> {
         let (gpu, owned, dim) = (&self.gpu, self.neurons.len(), self.w.dim());
-        let parts = match self.down {
-            Sum::Rows(..) => (1..MANY.min(limits.tokens + 1)).map(|n| n * self.slices(n)).max().unwrap_or(0),
-            Sum::Whole(_) => 0,
-        };
-        if limits.tokens >= MANY && self.second.is_some() {
-            gpu.shared().reserve(gpu, owned.checked_mul(4 * CHUNK.min(limits.tokens)))?;
-        }
+        let rows = if let Sum::Rows(..) = self.down { parts(owned, limits) } else { 0 };
+        let lease = Lease::new(gpu);
+        gpu.shared().reserve(gpu, shared(owned, self.second.is_some(), limits))?;
         Ok(Box::new(Run {
             h: gpu.scratch([limits.tokens, owned])?,
-            part: gpu.scratch([parts, dim])?,
+            part: gpu.scratch([rows, dim])?,
             counts: Pair::new(gpu)?,
             counted: [0; 2],
             steps: 0,
@@ -155,6 +194,7 @@ impl SparseFfn for CudaFfn {
             tokens: None,
             values: None,
             stats: OpStats::default(),
+            _lease: lease,
             op: self,
         }))
     }
@@ -162,10 +202,11 @@ impl SparseFfn for CudaFfn {
 
 struct Run {
     op: Arc<CudaFfn>,
+    _lease: Lease,
     /// `[tokens, owned]`: what each neuron contributes with.
-    h: CudaSlice<f32>,
+    h: Memory<f32>,
     /// `[slices, tokens, dim]`.
-    part: CudaSlice<f32>,
+    part: Memory<f32>,
     /// Neurons × tokens that fired, and that were marked, since the run was opened.
     counts: Pair,
     /// What was reported of that.

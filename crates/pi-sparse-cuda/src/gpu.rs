@@ -5,6 +5,7 @@ use crate::{
     CudaOptions, Unavailable,
     counts::Counts,
     error::Code,
+    memory::{Counter, CudaFootprint, Memory},
     modules::{Missing, Modules},
     pinned::Number,
     probe,
@@ -12,10 +13,10 @@ use crate::{
     upload::Uploads,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig, result,
+    CudaContext, CudaFunction, CudaStream, DevicePtr, DriverError, LaunchConfig, result,
     sys::{CUdeviceptr, CUresult},
 };
-use pi_core::{Error, Result};
+use pi_core::{DeviceInfo, Error, Result};
 use std::{
     ffi::c_void,
     fmt, ptr,
@@ -29,10 +30,14 @@ const ARGUMENTS: usize = 16;
 /// was queued later go by [`downloads`](Self::downloads), and weights come by a queue of their own.
 pub(crate) struct Gpu {
     pub name: String,
+    pub info: DeviceInfo,
     pub context: Arc<CudaContext>,
     pub stream: Arc<CudaStream>,
     pub downloads: Arc<CudaStream>,
     pub options: CudaOptions,
+    /// What is allocated.
+    pub taken: Arc<Counter>,
+    pub footprint: CudaFootprint,
     pub(crate) uploads: Uploads,
     pub(crate) counts: Counts,
     shared: Mutex<Shared>,
@@ -45,8 +50,12 @@ impl Gpu {
         let context = probe::context(ordinal)?;
         // SAFETY: no array is used by two queues without an event of our own between them (`array.rs`, `upload.rs`).
         unsafe { context.disable_event_tracking() };
+        let (free, total) = context.mem_get_info().map_err(failed)?;
         Ok(Arc::new(Self {
             name: format!("cuda:{ordinal}"),
+            info: probe::describe(ordinal)?,
+            taken: Arc::default(),
+            footprint: CudaFootprint::new(free as u64, total as u64, options.kv),
             stream: context.new_stream().map_err(failed)?,
             downloads: context.new_stream().map_err(failed)?,
             uploads: Uploads::new(&context).map_err(failed)?,
@@ -115,25 +124,15 @@ impl Gpu {
     }
 
     /// Room in the device's memory for `n` elements of a run, or an error that says how many bytes that is. Contents are undefined.
-    pub(crate) fn scratch<T: Number>(&self, n: [usize; 2]) -> Result<CudaSlice<T>> {
+    pub(crate) fn scratch<T: Number>(&self, n: [usize; 2]) -> Result<Memory<T>> {
         let n = n[0].checked_mul(n[1]).ok_or_else(|| self.no_memory(usize::MAX))?;
         self.room(&self.stream, n)
     }
 
     /// Room for `n` elements that is there for what is queued on `queue` from now on, and freed in the order of kernels.
-    pub(crate) fn room<T: Number>(&self, queue: &CudaStream, n: usize) -> Result<CudaSlice<T>> {
-        let n = n.max(1); // an address all the same
-        let bytes = n.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
-        let bytes = bytes.ok_or_else(|| self.no_memory(usize::MAX))?;
-        let full = |e| self.full(e, bytes);
-        self.context.bind_to_thread().map_err(full)?;
-        let asynchronous = self.context.has_async_alloc();
-        // SAFETY: the array below owns it. Contents are undefined; kernels write what they later read.
-        let at = unsafe {
-            if asynchronous { result::malloc_async(queue.cu_stream(), bytes) } else { result::malloc_sync(bytes) }
-        };
-        // SAFETY: room for `n` elements that nobody else has; any bits are numbers.
-        Ok(unsafe { self.stream.upgrade_device_ptr(at.map_err(full)?, n) })
+    pub(crate) fn room<T: Number>(&self, queue: &CudaStream, n: usize) -> Result<Memory<T>> {
+        let bytes = n.max(1).saturating_mul(size_of::<T>());
+        Memory::new(&self.stream, queue, &self.taken, n).map_err(|e| self.full(e, bytes))
     }
 
     /// The error of an allocation.
@@ -142,13 +141,13 @@ impl Gpu {
     }
 
     /// Where an array is.
-    pub(crate) fn address<T>(&self, array: &CudaSlice<T>) -> CUdeviceptr {
+    pub(crate) fn address<T>(&self, array: &Memory<T>) -> CUdeviceptr {
         // without tracking of events, the guard does nothing
         array.device_ptr(&self.stream).0
     }
 
     /// The same as an argument; null if there is no array.
-    pub(crate) fn at<T>(&self, array: Option<&CudaSlice<T>>) -> Arg {
+    pub(crate) fn at<T>(&self, array: Option<&Memory<T>>) -> Arg {
         Arg::At(array.map_or(0, |array| self.address(array)))
     }
 

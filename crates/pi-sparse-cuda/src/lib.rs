@@ -12,6 +12,7 @@ mod event;
 mod ffn;
 mod gpu;
 mod linear;
+mod memory;
 mod modules;
 mod norm;
 mod operand;
@@ -22,15 +23,14 @@ mod probe;
 mod shared;
 mod upload;
 
-pub use error::{Code, Unavailable};
+pub use error::{Code, Unavailable, Version};
 pub use options::{CudaOptions, KernelSource, KvPlace};
 pub use probe::count;
 
-use cudarc::driver::CudaContext;
 use gpu::Gpu;
 use pi_core::{
-    ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Hidden, LinearSpec, MlpSpec,
-    NeuronSet, NormSpec, Predictor, QuantType, Result, SparseFfn,
+    ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Footprint, Hidden, LinearSpec,
+    MlpSpec, NeuronSet, NormSpec, Predictor, QuantType, Result, SparseFfn,
 };
 use std::sync::Arc;
 
@@ -76,6 +76,24 @@ impl Cuda {
         Ok((free as u64, total as u64))
     }
 
+    /// The largest budget that a plan can have: what is free now, and what the runtime took of it already.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn reach(&self) -> Result<u64> {
+        Ok(self.memory()?.0 + self.gpu.footprint.context)
+    }
+
+    /// Bytes of it that what was made here takes now: whole pieces, as the driver gives them. The [runtime](Footprint::runtime) is not in it.
+    pub fn allocated(&self) -> u64 {
+        self.gpu.taken.now()
+    }
+
+    /// The most bytes that ever were.
+    pub fn most_allocated(&self) -> u64 {
+        self.gpu.taken.most()
+    }
+
     /// Waits for everything that was queued.
     ///
     /// # Errors
@@ -87,11 +105,15 @@ impl Cuda {
 
 impl Device for Cuda {
     fn info(&self) -> DeviceInfo {
-        info(&self.gpu.context)
+        self.gpu.info.clone()
     }
 
     fn supports(&self, _: QuantType) -> bool {
         true // there are kernels for all
+    }
+
+    fn footprint(&self) -> Arc<dyn Footprint> {
+        Arc::new(self.gpu.footprint)
     }
 
     fn hidden(&self, max_tokens: usize, dim: usize) -> Result<Hidden> {
@@ -143,15 +165,7 @@ impl Device for Cuda {
 /// # Errors
 /// [`Unavailable`].
 pub fn devices() -> std::result::Result<Vec<DeviceInfo>, Unavailable> {
-    (0..count()?).map(|i| Ok(info(&*probe::context(i)?))).collect()
-}
-
-fn info(context: &CudaContext) -> DeviceInfo {
-    let name = context.name().unwrap_or_else(|_| "a GPU".into());
-    let (major, minor) = context.compute_capability().unwrap_or_default();
-    let gib = context.total_mem().unwrap_or_default() as f64 / (1u64 << 30) as f64;
-    let detail = format!("{name}, compute capability {major}.{minor}, {gib:.1} GiB");
-    DeviceInfo { name: format!("cuda:{}", context.ordinal()), detail }
+    (0..count()?).map(probe::describe).collect()
 }
 
 const _: fn() = || {

@@ -3,10 +3,11 @@
 
 use crate::{
     gpu::{Arg, GRID, Gpu, grid, int},
+    memory::{Memory, room},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice, sys::CUdeviceptr};
-use pi_core::{Dense, Error, Hidden, LinearSpec, Matrix, QuantType, Result, Write};
+use cudarc::driver::{CudaFunction, sys::CUdeviceptr};
+use pi_core::{Dense, Error, Hidden, LinearSpec, Matrix, QuantType, Result, Write, footprint::LinearShape};
 use std::sync::Arc;
 
 /// Threads of a block: a warp for each of so many rows.
@@ -24,8 +25,8 @@ pub(crate) const MANY: usize = 16;
 pub(crate) struct Linear {
     gpu: Arc<Gpu>,
     product: Product,
-    weight: CudaSlice<u8>,
-    bias: Option<CudaSlice<f32>>,
+    weight: Memory<u8>,
+    bias: Option<Memory<f32>>,
     rows: usize,
     cols: usize,
     /// Of both.
@@ -84,6 +85,12 @@ impl Product {
 pub(crate) fn countable(m: &Matrix) -> Result<()> {
     let int = |what: &str, n| int(&format!("{what} of {}", m.name()), n);
     int("rows", m.rows()).and(int("columns", m.cols())).map(drop)
+}
+
+/// What the arrays of [`Linear::new`] take.
+pub(crate) fn bytes(shape: &LinearShape) -> u64 {
+    let (rows, row) = (shape.weight.rows, shape.weight.row_bytes() as usize);
+    room::<u8>([rows, row]) + if shape.bias { room::<f32>([rows, 1]) } else { 0 }
 }
 
 impl Linear {

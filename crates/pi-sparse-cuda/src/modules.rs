@@ -29,6 +29,12 @@ const FILES: usize = 5;
 static SOURCES: [Source; FILES] =
     [source!("linear"), source!("norm"), source!("attention"), source!("ffn"), source!("predictor")];
 
+/// The PTX of all files.
+#[cfg(test)]
+pub(crate) fn shipped() -> impl Iterator<Item = &'static str> {
+    SOURCES.iter().map(|s| s.ptx)
+}
+
 /// What the files include, each after what it includes itself.
 const HEADERS: [(&str, &str); 3] = [
     ("pi.cuh", include_str!("../kernels/pi.cuh")),

@@ -4,10 +4,11 @@
 use crate::{
     array::own,
     gpu::{Arg, Gpu, grid, int, long, threads},
+    memory::{Memory, room},
     operand,
 };
-use cudarc::driver::{CudaFunction, CudaSlice};
-use pi_core::{Dense, Error, Hidden, NormSpec, Result, Write};
+use cudarc::driver::CudaFunction;
+use pi_core::{Dense, Error, Hidden, NormSpec, Result, Write, footprint::NormShape};
 use std::sync::Arc;
 
 /// Threads of a block, which has a row.
@@ -16,11 +17,16 @@ const THREADS: u32 = 256;
 pub(crate) struct Norm {
     gpu: Arc<Gpu>,
     kernel: CudaFunction,
-    weight: CudaSlice<f32>,
+    weight: Memory<f32>,
     /// Of a layer norm; `None` for RMSNorm.
-    layer: Option<Option<CudaSlice<f32>>>,
+    layer: Option<Option<Memory<f32>>>,
     eps: f32,
     dim: usize,
+}
+
+/// What the arrays of [`Norm::new`] take.
+pub(crate) fn bytes(shape: &NormShape) -> u64 {
+    room::<f32>([shape.dim, 1]) * if shape.bias { 2 } else { 1 }
 }
 
 impl Norm {

@@ -1,7 +1,7 @@
 //! What kernels read and write: hidden states of this device where they are, others by way of a copy.
 
-use crate::{array::own, gpu::Gpu, pinned::Number};
-use cudarc::driver::{CudaSlice, sys::CUdeviceptr};
+use crate::{array::own, gpu::Gpu, memory::Memory, pinned::Number};
+use cudarc::driver::sys::CUdeviceptr;
 use pi_core::{ActiveSet, Error, Hidden, Resident, Result, Write};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ pub(crate) struct Input<T> {
     /// Null if there is none.
     pub address: CUdeviceptr,
     /// Freed in the order of the queue, so after the kernel.
-    _copy: Option<CudaSlice<T>>,
+    _copy: Option<Memory<T>>,
 }
 
 impl Input<f32> {
@@ -95,7 +95,7 @@ pub(crate) fn write(
 
 impl Gpu {
     /// Waits for the first numbers of an array, for what is not on the way of tokens.
-    pub(crate) fn fetch<T: Number>(&self, from: &CudaSlice<T>, to: &mut [T]) -> Result<()> {
+    pub(crate) fn fetch<T: Number>(&self, from: &Memory<T>, to: &mut [T]) -> Result<()> {
         if to.is_empty() {
             return Ok(());
         }

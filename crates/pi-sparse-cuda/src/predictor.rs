@@ -5,12 +5,14 @@ use crate::{
     array::own,
     gpu::{Arg, GRID, Gpu, grid, int, long, threads},
     linear::{FEW, Linear, countable},
+    memory::{Memory, room},
     operand,
-    shared::room,
+    shared::{Lease, part, taken},
 };
-use cudarc::driver::{CudaFunction, CudaSlice};
+use cudarc::driver::CudaFunction;
 use pi_core::{
     ActiveSet, Dense, Error, Hidden, Limits, LinearSpec, MlpSpec, Predictor, PredictorRun, QuantType, Result,
+    footprint::{MatrixShape, MlpShape},
 };
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ const THREADS: u32 = 256;
 pub(crate) struct CudaMlp {
     gpu: Arc<Gpu>,
     fc1: Linear,
-    fc2: CudaSlice<u8>,
+    fc2: Memory<u8>,
     fc2_bytes: u64,
     neurons: usize,
     rank: usize,
@@ -31,6 +33,28 @@ pub(crate) struct CudaMlp {
     round: CudaFunction,
     relu: CudaFunction,
     marks: CudaFunction,
+}
+
+/// What the arrays of [`CudaMlp::new`] take.
+pub(crate) fn bytes(shape: &MlpShape) -> u64 {
+    let matrix = |m: &MatrixShape| room::<u8>([m.rows, m.row_bytes() as usize]);
+    matrix(&shape.fc1) + matrix(&shape.fc2)
+}
+
+/// What a run needs of the room that operators share.
+pub(crate) fn shared_bytes(shape: &MlpShape, limits: &Limits) -> u64 {
+    let width = if rounds(shape.fc1.ty) { shape.fc1.cols } else { 0 };
+    taken(shared_room(limits.tokens, shape.fc1.rows, width))
+}
+
+/// Bytes of the values between the matrices, and of rounded inputs, if inputs are rounded.
+fn shared_room(tokens: usize, rank: usize, rounded: usize) -> Option<usize> {
+    part(tokens, rank)?.checked_add(part(tokens, rounded)?)
+}
+
+/// Whether inputs of both matrices are rounded to F16.
+fn rounds(ty: QuantType) -> bool {
+    ty == QuantType::F16
 }
 
 impl CudaMlp {
@@ -45,7 +69,7 @@ impl CudaMlp {
             rank: spec.fc1.rows(),
             dim: spec.fc1.cols(),
             threshold: spec.threshold,
-            rounds: spec.fc1.ty() == QuantType::F16,
+            rounds: rounds(spec.fc1.ty()),
             round: gpu.kernel("pi_round")?,
             relu: gpu.kernel("pi_relu")?,
             marks: gpu.kernel(&format!("pi_marks_{}", spec.fc2.ty()))?,
@@ -73,15 +97,15 @@ impl Predictor for CudaMlp {
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn PredictorRun>> {
         let rounded = if self.rounds { self.dim } else { 0 };
-        let bytes = room(limits.tokens, self.rank).zip(room(limits.tokens, rounded));
-        let bytes = bytes.and_then(|(inner, rounded)| inner.checked_add(rounded));
-        self.gpu.shared().reserve(&self.gpu, bytes)?;
-        Ok(Box::new(Run { limit: limits.tokens, op: self }))
+        let lease = Lease::new(&self.gpu);
+        self.gpu.shared().reserve(&self.gpu, shared_room(limits.tokens, self.rank, rounded))?;
+        Ok(Box::new(Run { limit: limits.tokens, _lease: lease, op: self }))
     }
 }
 
 struct Run {
     op: Arc<CudaMlp>,
+    _lease: Lease,
     limit: usize,
 }
 
@@ -96,7 +120,7 @@ impl Run {
         let shared = gpu.shared();
         // `[tokens, rank]`: relu(fc1 · h), then `[tokens, dim]`: what fc1 reads, if that is not the residual stream as it is
         let inner = shared.scratch(gpu);
-        let rounded = inner + room(tokens, op.rank).unwrap_or_default() as u64; // which is there: `open` reserved it
+        let rounded = inner + part(tokens, op.rank).unwrap_or_default() as u64; // which is there: `open` reserved it
         if op.rounds {
             let n = tokens * op.dim;
             let args = [Arg::At(x), long("numbers of a step", n)?, Arg::At(rounded)];

@@ -2,12 +2,16 @@
 //! one is missing. So all that will be called are looked for first.
 #![allow(unsafe_code)]
 
-use crate::Unavailable;
+use crate::{Unavailable, error::Version};
 use cudarc::{
-    driver::{CudaContext, result, sys},
+    driver::{CudaContext, DriverError, result, sys},
     nvrtc,
 };
+use pi_core::DeviceInfo;
 use std::sync::Arc;
+
+/// The oldest driver that knows the version of PTX in `ptx/`.
+const OLDEST: Version = Version(12_000);
 
 /// Every function of the driver that this crate reaches.
 const NEEDED: [&str; 45] = [
@@ -80,11 +84,38 @@ pub fn count() -> Result<usize, Unavailable> {
         sys::CUresult::CUDA_ERROR_NO_DEVICE => Unavailable::NoDevice,
         _ => Unavailable::Failed(e.into()),
     })?;
+    let found = version()?;
+    if found < OLDEST {
+        return Err(Unavailable::Old { found, needed: OLDEST });
+    }
     let count = CudaContext::device_count().map_err(|e| Unavailable::Failed(e.into()))?;
     match usize::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(Unavailable::NoDevice),
     }
+}
+
+/// The newest version of CUDA that the driver knows. All of it has been looked for.
+pub(crate) fn version() -> Result<Version, Unavailable> {
+    let mut version = 0;
+    // SAFETY: writes the number.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(|e| Unavailable::Failed(e.into()))?;
+    Ok(Version(version))
+}
+
+/// Device `ordinal`, from 0, as the driver describes it: its name, compute capability and memory, and the driver. That needs no context.
+pub(crate) fn describe(ordinal: usize) -> Result<DeviceInfo, Unavailable> {
+    let failed = |e: DriverError| Unavailable::Failed(e.into());
+    let device = result::device::get(ordinal as i32).map_err(failed)?;
+    // SAFETY: the driver gave the device.
+    let attribute = |what| unsafe { result::device::get_attribute(device, what) }.map_err(failed);
+    let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    // SAFETY: as above.
+    let memory = unsafe { result::device::total_mem(device) }.map_err(failed)?;
+    let (name, gib) = (result::device::get_name(device).map_err(failed)?, memory as f64 / (1u64 << 30) as f64);
+    let detail = format!("{name}, compute capability {major}.{minor}, {gib:.1} GiB, driver of CUDA {}", version()?);
+    Ok(DeviceInfo { name: format!("cuda:{ordinal}"), detail })
 }
 
 /// Device `ordinal`, from 0.
@@ -122,5 +153,19 @@ pub(crate) fn compiler() -> Result<(), Unavailable> {
     match COMPILER.into_iter().find(is_missing) {
         Some(missing) => Err(Unavailable::Compiler { missing }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_driver_knows_the_kernels() {
+        // NVIDIA's table of PTX versions: 8.0 came with CUDA 12.0
+        for ptx in crate::modules::shipped() {
+            let version = ptx.lines().find_map(|line| line.strip_prefix(".version ")).map(str::trim);
+            assert_eq!((version, OLDEST.to_string().as_str()), (Some("8.0"), "12.0"));
+        }
     }
 }

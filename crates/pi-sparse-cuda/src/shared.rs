@@ -2,9 +2,10 @@
 //! what the layers of a step have in common.
 #![allow(unsafe_code)]
 
-use crate::{event::Done, gpu::Gpu, pinned::Pinned};
-use cudarc::driver::{CudaSlice, result, sys::CUdeviceptr};
-use pi_core::{Batch, BatchToken, Result, Rope, RopeSpec};
+use crate::{event::Done, gpu::Gpu, memory, memory::Memory, pinned::Pinned};
+use cudarc::driver::{result, sys::CUdeviceptr};
+use pi_core::{Batch, BatchToken, Error, Result, Rope, RopeSpec};
+use std::sync::Arc;
 
 /// Steps whose tables are kept: those of sessions that take turns.
 const STEPS: usize = 4;
@@ -12,20 +13,42 @@ const STEPS: usize = 4;
 /// Whoever has it locked queues kernels that nobody else's come between.
 #[derive(Default)]
 pub(crate) struct Shared {
-    work: Option<CudaSlice<u8>>,
+    work: Option<Memory<u8>>,
     /// Bytes of it.
     size: usize,
     tables: Vec<Table>,
     /// Words that a table has to have room for.
     words: usize,
     steps: u64,
+    /// Runs that use it.
+    runs: usize,
+}
+
+/// A run's share in that. When the last one is gone, so is the memory.
+pub(crate) struct Lease(Arc<Gpu>);
+
+impl Lease {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
+        gpu.shared().runs += 1;
+        Self(gpu.clone())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut shared = self.0.shared();
+        shared.runs -= 1;
+        if shared.runs == 0 {
+            *shared = Shared { steps: shared.steps, ..Shared::default() };
+        }
+    }
 }
 
 /// Sequence and position of each token, then cosines and sines for each.
 struct Table {
     batch: Vec<BatchToken>,
     rope: Option<RopeSpec>,
-    device: CudaSlice<u32>,
+    device: Memory<u32>,
     host: Pinned<u32>,
     done: Done,
     /// The step that asked last.
@@ -48,8 +71,22 @@ pub(crate) struct Tables {
 }
 
 /// Bytes of an array of `[rows, width]` floats in scratch: they are whole lines, so that the next begins aligned.
-pub(crate) fn room(rows: usize, width: usize) -> Option<usize> {
+pub(crate) fn part(rows: usize, width: usize) -> Option<usize> {
     rows.checked_mul(width)?.checked_mul(4)?.checked_next_multiple_of(256)
+}
+
+/// What [`Shared::reserve`] takes for so many bytes.
+pub(crate) fn taken(bytes: Option<usize>) -> u64 {
+    match bytes {
+        Some(0) => 0,
+        Some(bytes) => memory::room::<u8>([bytes, 1]),
+        None => u64::MAX,
+    }
+}
+
+/// What [`Shared::expect`] takes.
+pub(crate) fn tables_bytes(tokens: usize, numbers: usize) -> u64 {
+    memory::room::<u32>([tokens, 2 + numbers]).saturating_mul(STEPS as u64)
 }
 
 impl Shared {
@@ -57,7 +94,8 @@ impl Shared {
     pub(crate) fn reserve(&mut self, gpu: &Gpu, bytes: Option<usize>) -> Result<()> {
         let bytes = bytes.ok_or_else(|| gpu.no_memory(usize::MAX))?;
         if bytes > self.size {
-            // what is queued still uses the old one, which is freed in the queue's order
+            // what is queued still uses the old one, which is freed in the queue's order; first, as there may be no room for both
+            (self.work, self.size) = (None, 0);
             self.work = Some(gpu.scratch([bytes, 1])?);
             self.size = bytes;
         }
@@ -73,8 +111,19 @@ impl Shared {
     pub(crate) fn expect(&mut self, gpu: &Gpu, tokens: usize, numbers: usize) -> Result<()> {
         let words = tokens.checked_mul(2 + numbers).ok_or_else(|| gpu.no_memory(usize::MAX))?;
         if words > self.words {
-            self.words = words;
+            self.words = 0;
             self.tables.clear(); // they are freed in the queue's order
+            for _ in 0..STEPS {
+                self.tables.push(Table {
+                    batch: Vec::new(),
+                    rope: None,
+                    device: gpu.scratch([words, 1])?,
+                    host: Pinned::new(&gpu.context, words).map_err(|e| gpu.full(e, 4 * words))?,
+                    done: Done::new(&gpu.context).map_err(|e| gpu.error(e))?,
+                    used: 0,
+                });
+            }
+            self.words = words;
         }
         Ok(())
     }
@@ -102,18 +151,10 @@ impl Shared {
         };
         let i = match self.tables.iter().position(follows) {
             Some(i) => i,
-            None if self.tables.len() < STEPS => {
-                self.tables.push(Table {
-                    batch: Vec::new(),
-                    rope: None,
-                    device: gpu.scratch([self.words, 1])?,
-                    host: Pinned::new(&gpu.context, self.words).map_err(|e| gpu.full(e, 4 * self.words))?,
-                    done: Done::new(&gpu.context).map_err(failed)?,
-                    used: 0,
-                });
-                self.tables.len() - 1
+            None => {
+                let oldest = (0..self.tables.len()).min_by_key(|&i| self.tables[i].used);
+                oldest.ok_or_else(|| Error::shape("a step", "a run that was opened", "none"))?
             }
-            None => (0..STEPS).min_by_key(|&i| self.tables[i].used).unwrap_or_default(),
         };
         let table = &mut self.tables[i];
         table.batch.clear(); // if this fails, nobody finds it

@@ -5,9 +5,10 @@
 use crate::{
     event::Done,
     gpu::Gpu,
+    memory::Memory,
     pinned::{Number, Pinned},
 };
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use pi_core::{Matrix, NeuronSet, Result};
 use std::{
     slice,
@@ -42,14 +43,14 @@ impl Uploads {
 
 impl Gpu {
     /// A copy of numbers in the device's memory. It is there when a kernel that is queued later runs.
-    pub(crate) fn upload<T: Number>(&self, from: &[T]) -> Result<CudaSlice<T>> {
+    pub(crate) fn upload<T: Number>(&self, from: &[T]) -> Result<Memory<T>> {
         // SAFETY: any bytes may be read as such; numbers have no padding.
         let bytes = unsafe { slice::from_raw_parts(from.as_ptr().cast::<u8>(), size_of_val(from)) };
         self.send(from.len(), bytes.len(), &mut |at, to| to.copy_from_slice(&bytes[at..at + to.len()]))
     }
 
     /// The same for a matrix's rows of `neurons`, one after the other.
-    pub(crate) fn rows(&self, m: &Matrix, neurons: &NeuronSet) -> Result<CudaSlice<u8>> {
+    pub(crate) fn rows(&self, m: &Matrix, neurons: &NeuronSet) -> Result<Memory<u8>> {
         let (view, len) = (m.view(), m.row_bytes());
         if neurons.is_all() {
             return self.upload(view.bytes());
@@ -67,12 +68,7 @@ impl Gpu {
     }
 
     /// `fill` gets the place of a piece among `bytes` bytes, and where to write it.
-    fn send<T: Number>(
-        &self,
-        len: usize,
-        bytes: usize,
-        fill: &mut dyn FnMut(usize, &mut [u8]),
-    ) -> Result<CudaSlice<T>> {
+    fn send<T: Number>(&self, len: usize, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8])) -> Result<Memory<T>> {
         let failed = |e| self.error(e);
         let mut guard = self.uploads.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || -> std::result::Result<Buffer, DriverError> {

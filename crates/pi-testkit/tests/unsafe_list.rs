@@ -6,7 +6,8 @@ use std::{
 };
 
 /// Every file that may contain unsafe code, and why it must.
-const LIST: [(&str, &str); 23] = [
+const LIST: [(&str, &str); 25] = [
+    ("crates/pi-cuda-emu/src/driver.rs", "loads the emulated driver"),
     ("crates/pi-cuda-emu/src/lib.rs", "runs the emulator, which is C++"),
     ("crates/pi-cuda-emu/tests/emulator.rs", "runs kernels"),
     ("crates/pi-cuda-emu/tests/kernels.rs", "runs kernels"),
@@ -24,6 +25,7 @@ const LIST: [(&str, &str); 23] = [
     ("crates/pi-sparse-cuda/src/ffn.rs", "queues kernels"),
     ("crates/pi-sparse-cuda/src/gpu.rs", "queues kernels"),
     ("crates/pi-sparse-cuda/src/linear.rs", "queues kernels"),
+    ("crates/pi-sparse-cuda/src/memory.rs", "allocates in the device's memory"),
     ("crates/pi-sparse-cuda/src/norm.rs", "queues kernels"),
     ("crates/pi-sparse-cuda/src/pinned.rs", "memory that the device copies from and to"),
     ("crates/pi-sparse-cuda/src/predictor.rs", "queues kernels"),

@@ -1,14 +1,19 @@
-//! The simulated machine: a host and an accelerator that take as long as they are told, all in slow motion, because this machine
-//! has to compute what both show. Times are divided by the factor afterwards.
+//! The machine: a host and an accelerator that take as long as they are told, all in slow motion, because this machine has to compute what
+//! both show, and times are divided by the factor afterwards; or this machine's CPU and a GPU, as they are.
 
 use super::{Setting, plans::Row, reference::Reference};
 use crate::{
+    accelerator::Opened,
     failure::{Failure, Result},
-    values,
+    placing, values,
 };
 use clap::Args;
-use pi_engine::costs::{Costs, Figure};
-use pi_testkit::sim::{SimDevice, SimOptions};
+use pi_engine::{
+    costs::{Costs, Figure},
+    pi_core::Device,
+};
+use pi_sparse_cuda::Cuda;
+use pi_testkit::sim::{SimCounts, SimDevice, SimOptions};
 use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +23,7 @@ const MARGIN: f64 = 8.0;
 const WAKE: f64 = 60e-6;
 
 /// What the simulated machine can do. The defaults are two channels of DDR4, and a small accelerator on PCIe 4.0.
-#[derive(Args, Clone, Debug, Serialize)]
+#[derive(Args, Clone, Debug, PartialEq, Serialize)]
 #[command(next_help_heading = "Simulated machine")]
 pub struct MachineFlags {
     /// What its CPU reads, in GB/s
@@ -38,19 +43,112 @@ pub struct MachineFlags {
     slow_motion: Option<f32>,
 }
 
+/// Those defaults.
+impl Default for MachineFlags {
+    fn default() -> Self {
+        Self { sim_host: 25.0, sim_device: 300.0, sim_link: 12.0, sim_latency: 5.0, slow_motion: None }
+    }
+}
+
 /// The machine.
-pub struct Machine {
-    flags: MachineFlags,
-    memory: u64,
+pub enum Machine {
+    /// A simulated one, whose accelerator has so many bytes.
+    Simulated(Simulated),
+    /// This one, with a GPU.
+    Real(Opened),
+}
+
+/// See [`Machine::Simulated`].
+pub struct Simulated {
+    pub flags: MachineFlags,
+    pub memory: u64,
+}
+
+/// Its two sides, for a row.
+pub struct Sides {
+    pub host: Arc<dyn Device>,
+    pub device: Arc<dyn Device>,
+    pub watched: Watched,
+}
+
+/// What can be looked up of an accelerator.
+pub enum Watched {
+    Simulated(Arc<SimDevice>),
+    Real(Cuda),
+}
+
+impl Watched {
+    /// Bytes taken.
+    pub fn used(&self) -> u64 {
+        match self {
+            Self::Simulated(device) => device.used(),
+            Self::Real(cuda) => cuda.allocated(),
+        }
+    }
+
+    /// What was done, if that is counted.
+    pub fn counts(&self) -> Option<SimCounts> {
+        match self {
+            Self::Simulated(device) => Some(device.counts()),
+            Self::Real(_) => None,
+        }
+    }
 }
 
 impl Machine {
-    pub fn new(flags: &MachineFlags, memory: u64) -> Self {
-        Self { flags: flags.clone(), memory }
-    }
-
     /// For people.
     pub fn shown(&self) -> String {
+        match self {
+            Self::Simulated(machine) => machine.shown(),
+            Self::Real(opened) => opened.device.info().detail,
+        }
+    }
+
+    /// What was asked to be simulated, if anything is.
+    pub fn simulated(&self) -> Option<&MachineFlags> {
+        match self {
+            Self::Simulated(machine) => Some(&machine.flags),
+            Self::Real(_) => None,
+        }
+    }
+
+    /// What plans are made of: of a simulated machine as it is made, of a real one as far as it was measured.
+    pub fn costs(&self) -> Costs {
+        match self {
+            Self::Simulated(machine) => machine.costs(),
+            Self::Real(opened) => placing::costs(&*opened.device),
+        }
+    }
+
+    /// Both sides; simulated ones `factor` times slower.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn sides(&self, setting: &Setting<'_>, factor: f64) -> Result<Sides> {
+        match self {
+            Self::Simulated(machine) => {
+                let (host, device) = machine.devices(setting, factor)?;
+                Ok(Sides { host, device: device.clone(), watched: Watched::Simulated(device) })
+            }
+            Self::Real(Opened { device, cuda: Some(cuda), .. }) => {
+                Ok(Sides { host: setting.cpu.clone(), device: device.clone(), watched: Watched::Real(cuda.clone()) })
+            }
+            Self::Real(_) => Err(Failure::Work("the device is no GPU".into())),
+        }
+    }
+
+    /// How much slower it has to be so that what this machine takes does not matter.
+    pub fn slow_motion(&self, rows: &[Row], reference: &Reference) -> f64 {
+        match self {
+            Self::Simulated(machine) => machine.slow_motion(rows, reference),
+            Self::Real(_) => 1.0,
+        }
+    }
+}
+
+impl Simulated {
+    /// For people.
+    fn shown(&self) -> String {
         let f = &self.flags;
         format!(
             "CPU {} GB/s, device {} GB/s with {:.3} GiB, link {} GB/s, {} µs per launch or move",
@@ -63,7 +161,7 @@ impl Machine {
     }
 
     /// Its figures, which are neither measured nor guessed, as they make it.
-    pub fn costs(&self) -> Costs {
+    fn costs(&self) -> Costs {
         let mut costs = Costs::default();
         let figure = |gb: f32| Figure::assumed(f64::from(gb) * 1e9);
         (costs.host.bandwidth, costs.device.bandwidth) = (figure(self.flags.sim_host), figure(self.flags.sim_device));
@@ -82,7 +180,7 @@ impl Machine {
     ///
     /// # Errors
     /// If the system refuses to start a thread.
-    pub fn devices(&self, setting: &Setting<'_>, factor: f64) -> Result<(Arc<SimDevice>, Arc<SimDevice>)> {
+    fn devices(&self, setting: &Setting<'_>, factor: f64) -> Result<(Arc<SimDevice>, Arc<SimDevice>)> {
         let f = &self.flags;
         let speed = |gb: f32| f64::from(gb) * 1e9 / factor;
         let host =
@@ -101,7 +199,7 @@ impl Machine {
     }
 
     /// How much slower it has to be so that what this machine takes does not matter.
-    pub fn slow_motion(&self, rows: &[Row], reference: &Reference) -> f64 {
+    fn slow_motion(&self, rows: &[Row], reference: &Reference) -> f64 {
         if let Some(factor) = self.flags.slow_motion {
             return f64::from(factor);
         }

@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `machine` | the machine that is simulated, in slow motion |
+//! | `machine` | the machine that is simulated, in slow motion, or this one |
 //! | `plans` | the rows, and where each has what |
 //! | `reference` | the tokens, and what the CPU alone makes of them |
 //! | `measure` | checks rows, and runs them in turns |
@@ -16,14 +16,15 @@ mod reference;
 mod report;
 
 use crate::{
+    accelerator::{Accelerator, Opened},
     failure::{Failure, Result},
     kernels, machine as here,
     output::{Output, say},
     predictor::PredictorFlags,
     values,
 };
-use clap::{Args, ValueEnum, ValueHint, value_parser};
-use machine::{Machine, MachineFlags};
+use clap::{Args, ValueHint, value_parser};
+use machine::{Machine, MachineFlags, Simulated};
 use pi_engine::{
     Engine, EngineBuilder, Error, Sparsity,
     pi_core::{Activation, Device},
@@ -51,9 +52,9 @@ pub struct AblationFlags {
     /// Memory of the device in GiB
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = values::from_zero)]
     vram_budget: f32,
-    /// The device: one that is simulated, like the CPU beside it
-    #[arg(long, value_name = "simulated", default_value = "simulated", hide_possible_values = true)]
-    device: DeviceKind,
+    /// The device: one that is simulated, like the CPU beside it, or cuda, cuda:N, auto as of pi run, beside this CPU
+    #[arg(long, value_name = "simulated|cuda[:N]|auto", default_value_t = Accelerator::Simulated)]
+    device: Accelerator,
     /// Text whose tokens are decoded [default: what the model itself writes, the most likely token each time]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     text: Option<PathBuf>,
@@ -76,11 +77,6 @@ pub struct AblationFlags {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DeviceKind {
-    Simulated,
 }
 
 /// What all rows share.
@@ -123,16 +119,18 @@ impl Setting<'_> {
 /// # Errors
 /// Whatever keeps it from doing that; also if a row computes something else than it should.
 pub fn ablation(flags: &AblationFlags) -> Result {
-    let DeviceKind::Simulated = flags.device; // there is no other yet
-    let setting = setting(flags)?;
+    let mut setting = setting(flags)?;
+    let machine = machine(flags, &mut setting)?;
     let reference = Reference::new(&setting)?;
-    let machine = Machine::new(&flags.machine, setting.budget);
     let rows = plans::rows(&setting, &machine, &reference)?;
     let factor = machine.slow_motion(&rows, &reference);
-    say(&format!(
-        "the machine is simulated, and so is its CPU, {factor:.0} times slower than it is to be: {}",
-        machine.shown()
-    ));
+    match machine.simulated() {
+        Some(_) => say(&format!(
+            "the machine is simulated, and so is its CPU, {factor:.0} times slower than it is to be: {}",
+            machine.shown()
+        )),
+        None => say(&format!("the machine is this one, with {}", machine.shown())),
+    }
     let measured = measure::measure(&setting, &machine, factor, &rows, &reference)?;
     let report = report::Report::new(&setting, &machine, factor, &reference, &measured);
     let mut out = Output::new();
@@ -141,6 +139,27 @@ pub fn ablation(flags: &AblationFlags) -> Result {
         false => out.write(report.text().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The machine that the rows run on, whose accelerator's memory limits the budget.
+fn machine(flags: &AblationFlags, setting: &mut Setting<'_>) -> Result<Machine> {
+    let ordinal = match flags.device {
+        Accelerator::Simulated => {
+            return Ok(Machine::Simulated(Simulated { flags: flags.machine.clone(), memory: setting.budget }));
+        }
+        Accelerator::Cuda(ordinal) => ordinal,
+        Accelerator::Auto => 0,
+        Accelerator::None => return Err(Failure::value("none", "--device", "the table is of what a device is worth")),
+    };
+    if flags.machine != MachineFlags::default() {
+        return Err(Failure::Usage(
+            "--sim-… and --slow-motion are of a simulated machine, and --device says another".into(),
+        ));
+    }
+    let opened = Opened::cuda(ordinal, Some(setting.budget));
+    let opened = opened.map_err(|why| Failure::Work(format!("--device {}: {why}", flags.device)))?;
+    setting.budget = opened.budget;
+    Ok(Machine::Real(opened))
 }
 
 fn setting(flags: &AblationFlags) -> Result<Setting<'_>> {

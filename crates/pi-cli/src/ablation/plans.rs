@@ -21,7 +21,7 @@ pub struct Row {
 /// # Errors
 /// If the model cannot be divided, or the profile is of another one.
 pub fn rows(setting: &Setting<'_>, machine: &Machine, reference: &Reference) -> Result<Vec<Row>> {
-    let (_, device) = machine.devices(setting, 1.0)?;
+    let device = machine.sides(setting, 1.0)?.device;
     let planner = Planner { setting, machine, device: &*device, reference };
     let sparse = setting.sparse;
     let operators = match sparse {

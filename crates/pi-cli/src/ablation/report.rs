@@ -19,9 +19,9 @@ pub struct Report {
     budget_bytes: u64,
     tokens: usize,
     repetitions: u32,
-    /// The devices are simulated, the numbers of waits and moves and the results are not.
-    simulated: MachineFlags,
-    #[serde(skip)]
+    /// The devices are simulated, the numbers of waits and moves and the results are not. Null: they are this machine's.
+    simulated: Option<MachineFlags>,
+    /// The machine for people; of a real one the GPU.
     machine: String,
     slow_motion: f64,
     /// Predictors from signs run on this CPU, off the simulated clock: their time is all but left out.
@@ -52,9 +52,10 @@ struct Line {
     hot_share: f64,
     device_bytes: u64,
     planned_bytes: u64,
-    waits_per_token: f64,
-    moves_per_token: f64,
-    bytes_moved_per_token: f64,
+    /// Null where they are not counted.
+    waits_per_token: Option<f64>,
+    moves_per_token: Option<f64>,
+    bytes_moved_per_token: Option<f64>,
     difference: f64,
     kl: f64,
     top1_agreement: f64,
@@ -104,10 +105,10 @@ impl Report {
             budget_bytes: setting.budget,
             tokens: reference.tokens.len(),
             repetitions: setting.flags.repetitions,
-            simulated: setting.flags.machine.clone(),
+            simulated: machine.simulated().cloned(),
             machine: machine.shown(),
             slow_motion: factor,
-            signs_not_simulated: reference.signs,
+            signs_not_simulated: reference.signs && machine.simulated().is_some(),
             exact_difference: reference.exact,
             tolerance: TOLERANCE,
             predictor_tolerance: SAME,
@@ -117,16 +118,21 @@ impl Report {
 
     /// The same for people.
     pub fn text(&self) -> String {
-        let mut t = format!(
-            "{}: {} tokens, one by one, {} runs of each row in turns, medians\n\
-             Simulated: {}; {:.0} times slower, and divided by that.\n\
-             Counted, not simulated: what fires, waits, moves, bytes, logits.\n\n",
-            printable(&self.model),
-            self.tokens,
-            self.repetitions,
-            self.machine,
-            self.slow_motion
-        );
+        let (model, tokens, runs) = (printable(&self.model), self.tokens, self.repetitions);
+        let mut t = match self.simulated {
+            Some(_) => format!(
+                "{model}: {tokens} tokens, one by one, {runs} runs of each row in turns, medians\n\
+                 Simulated: {}; {:.0} times slower, and divided by that.\n\
+                 Counted, not simulated: what fires, waits, moves, bytes, logits.\n\n",
+                self.machine, self.slow_motion
+            ),
+            None => format!(
+                "{model}: {tokens} tokens, one by one, {runs} runs of each row, one row after the other, medians\n\
+                 Measured with this CPU and {}.\n\n",
+                printable(&self.machine)
+            ),
+        };
+        let counted = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.1}"));
         if self.signs_not_simulated {
             t.insert_str(t.len() - 1, "Neither: predictors from signs, which this CPU computes off the clock; their time is all but left out.\n");
         }
@@ -135,7 +141,7 @@ impl Report {
         for r in &self.rows {
             let _ = writeln!(
                 t,
-                "| {:<25} | {:>8.1} | {:>9} | {:>8.1} | {:>6.1} % | {:>9.1} % | {:>11} | {:>5.1} | {:>5.1} | {:>15} | {:>8.1e} |",
+                "| {:<25} | {:>8.1} | {:>9} | {:>8.1} | {:>6.1} % | {:>9.1} % | {:>11} | {:>5} | {:>5} | {:>15} | {:>8.1e} |",
                 r.name,
                 r.tokens_per_second,
                 format!("{:.2} x", r.speedup),
@@ -143,9 +149,9 @@ impl Report {
                 100.0 * r.hit_rate,
                 100.0 * r.hot_share,
                 size(r.device_bytes),
-                r.waits_per_token,
-                r.moves_per_token,
-                size(r.bytes_moved_per_token as u64),
+                counted(r.waits_per_token),
+                counted(r.moves_per_token),
+                r.bytes_moved_per_token.map_or("-".into(), |n| size(n as u64)),
                 r.kl,
             );
         }

@@ -273,6 +273,27 @@ mod tests {
         assert_eq!(link(&cpu(), Duration::from_millis(1)), Ok(None), "the CPU has no memory apart");
     }
 
+    /// On the emulated driver, whose speed means nothing: that it is measured at all.
+    #[test]
+    fn a_gpu_is_measured_as_any_other_device() {
+        if let Err(e) = pi_cuda_emu::use_driver() {
+            assert!(std::env::var_os("CI").is_none(), "{e}");
+            return eprintln!("SKIPPED: {e}");
+        }
+        let cuda = pi_sparse_cuda::Cuda::open(0).unwrap();
+        let effort = Effort { dim: 256, neurons: 64, time: Duration::from_millis(10), ..small() };
+        let mut missing = Vec::new();
+        let types = [QuantType::F16, QuantType::Q4_K];
+        let side = side(&cuda, &cpu(), &assumed(1.0), &types, effort, &mut missing).unwrap();
+        assert_eq!(missing, [""; 0]);
+        let measured = |f: Figure| f.origin == pi_engine::costs::Origin::Measured && f.value > 0.0;
+        assert!(
+            measured(side.bandwidth) && measured(side.prompt) && types.iter().all(|ty| measured(side.neurons(*ty)))
+        );
+        let link = link(&cuda, Duration::from_millis(10)).unwrap().expect("memory of its own");
+        assert!(link.bandwidth > 0.0 && link.sync > 0.0);
+    }
+
     #[test]
     fn every_type_is_measured_once() {
         let mut sorted = TYPES;

@@ -5,13 +5,13 @@ mod crossing;
 mod report;
 
 use crate::{
+    accelerator::{Accelerator, Opened, kept_as},
     cache::Key,
-    costs::{self, SIMULATED, measure},
+    costs::{self, measure},
     crossover,
     failure::{Failure, Result},
     kernels, machine,
     output::{Output, say},
-    placing::{Accelerator, simulated},
     repack::Repack,
 };
 use clap::Args;
@@ -37,15 +37,8 @@ pub struct DoctorFlags {
     /// read (with --quick only the usual types)
     #[arg(long)]
     costs: bool,
-    /// With that, measure an accelerator as well: none, simulated (the one of pi run --device simulated)
-    #[arg(
-        long,
-        value_enum,
-        value_name = "none|simulated",
-        default_value_t,
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
+    /// With that, measure an accelerator as well: none, cuda or cuda:N, auto, simulated; as of pi run
+    #[arg(long, value_name = "none|cuda[:N]|auto|simulated", default_value_t, hide_default_value = true)]
     device: Accelerator,
     /// Threads [default: the cores this process may use]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -83,18 +76,38 @@ fn plan_costs(flags: &DoctorFlags, kernels: &Kernels, pool: &Arc<Pool>, key: &Ke
     say("measuring how fast dense matrices and picked neurons are read …");
     // as models run unless the user says otherwise
     let cpu = CpuDevice::new(kernels.clone(), pool.clone()).with_repacking(Repack::default().limit());
+    let accelerator = accelerator(flags.device)?;
     let mut all = vec![costs_of(flags, None, &cpu, pool, key)?];
-    if flags.device == Accelerator::Simulated {
-        let device = simulated(machine::memory().map_or(1 << 30, |(_, free)| free / 2))?;
-        say("measuring the simulated device …");
-        all.push(costs_of(flags, Some(SIMULATED), &*device, pool, key)?);
+    if let Some(device) = accelerator {
+        let info = device.info();
+        say(&format!("measuring {} ({}) …", info.name, info.detail));
+        all.push(costs_of(flags, Some(kept_as(&info)), &*device, pool, key)?);
     }
     Ok(all)
 }
 
+/// The accelerator that is to be measured, if there is one.
+fn accelerator(asked: Accelerator) -> Result<Option<Arc<dyn Device>>> {
+    let opened = match asked {
+        Accelerator::None => return Ok(None),
+        Accelerator::Simulated => Opened::simulated(Some(machine::memory().map_or(1 << 30, |(_, free)| free / 2)))?,
+        Accelerator::Cuda(ordinal) => {
+            Opened::cuda(ordinal, None).map_err(|why| Failure::Work(format!("--device {asked}: {why}")))?
+        }
+        Accelerator::Auto => match Opened::cuda(0, None) {
+            Ok(opened) => opened,
+            Err(why) => {
+                say(&format!("note: there is no accelerator to be measured: {why}"));
+                return Ok(None);
+            }
+        },
+    };
+    Ok(Some(opened.device))
+}
+
 fn costs_of(
     flags: &DoctorFlags,
-    name: Option<&'static str>,
+    name: Option<&str>,
     device: &dyn Device,
     pool: &Arc<Pool>,
     key: &Key,

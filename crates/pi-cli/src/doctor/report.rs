@@ -55,7 +55,7 @@ pub struct Report {
 #[derive(Serialize)]
 pub struct CostsReport {
     /// Null for the CPU.
-    device: Option<&'static str>,
+    device: Option<String>,
     /// What a dense matrix of a token is read with.
     bytes_per_second: FigureReport,
     /// Multiply-adds per second of dense matrices that many tokens share.
@@ -91,7 +91,7 @@ impl From<Figure> for FigureReport {
 
 impl CostsReport {
     pub fn new(
-        device: Option<&'static str>,
+        device: Option<&str>,
         side: &SideCosts,
         link: Option<Link>,
         missing: Vec<String>,
@@ -99,7 +99,7 @@ impl CostsReport {
         file: Option<Stored>,
     ) -> Self {
         Self {
-            device,
+            device: device.map(Into::into),
             link_bytes_per_second: link.map(|l| l.bandwidth.round()),
             sync_seconds: link.map(|l| l.sync),
             bytes_per_second: side.bandwidth.into(),
@@ -120,7 +120,7 @@ impl CostsReport {
         let neurons: Vec<_> = neurons.map(|(name, f)| format!("{name} {}", shown(f))).collect();
         let mut t = format!(
             "\nWhat plans are made of, {}, in GB/s (measured in {:.1} s): dense matrices {}, picked neurons\n",
-            self.device.map_or("CPU".into(), |name| format!("accelerator {name}")),
+            self.device.as_ref().map_or("CPU".into(), |name| format!("accelerator {name}")),
             self.seconds,
             shown(&self.bytes_per_second)
         );

@@ -5,9 +5,10 @@ mod map;
 mod text;
 
 use crate::{
+    accelerator::{Accelerator, Opened},
     failure::{Failure, Result},
     output::{Output, say},
-    placing::{Asked, NeuronFlags, Setup, gib, simulated},
+    placing::{Asked, NeuronFlags, Setup, gib},
     predictor::PredictorFlags,
     writing::check_output,
 };
@@ -30,9 +31,13 @@ pub struct PlanFlags {
     /// The model: GGUF or PowerInfer; of a split model, any part
     #[arg(value_name = "MODEL", value_hint = ValueHint::FilePath)]
     model: PathBuf,
-    /// Memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache and scratch
+    /// The accelerator: simulated (one that has kernels for every type), or as of pi run: cuda, cuda:N, auto
+    #[arg(long, value_name = "simulated|cuda[:N]|auto", default_value_t = Accelerator::Simulated)]
+    device: Accelerator,
+    /// Memory of the accelerator to be used, in GiB: a limit over everything, weights, KV cache, scratch and the driver's own [default for a
+    /// GPU: what is free, but for a 32nd of all and at most 1 GiB]
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
-    vram_budget: u64,
+    vram_budget: Option<u64>,
     #[command(flatten)]
     neurons: NeuronFlags,
     /// Positions of the context; 0: as many as the model was made for [default: the same, but at most 4096]
@@ -122,9 +127,8 @@ pub fn run(flags: &PlanFlags) -> Result {
         activation: flags.activation,
     };
     let asked = Asked::new(&flags.neurons, &file, &setup)?;
-    // a device that has kernels for every type: no other is at hand
-    let device = simulated(flags.vram_budget)?;
-    let request = asked.request(&setup, &*device, flags.vram_budget, &flags.neurons);
+    let Opened { device, budget, .. } = open(flags)?;
+    let request = asked.request(&setup, &*device, budget, &flags.neurons);
     let planned = planner::plan(&file, &request).map_err(failure)?;
     // before anything is printed: who reads that may stop to listen
     if let Some(path) = &flags.map {
@@ -147,6 +151,26 @@ pub fn run(flags: &PlanFlags) -> Result {
         None => out.write(text::page(&flags.model, &planned).as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The device that is planned for.
+fn open(flags: &PlanFlags) -> Result<Opened> {
+    let ordinal = match flags.device {
+        Accelerator::Cuda(ordinal) => ordinal,
+        Accelerator::Auto => 0,
+        Accelerator::Simulated => match flags.vram_budget {
+            Some(_) => return Opened::simulated(flags.vram_budget),
+            None => {
+                return Err(Failure::Usage(
+                    "--vram-budget is needed: a simulated device has the memory that it is given".into(),
+                ));
+            }
+        },
+        Accelerator::None => return Err(Failure::value("none", "--device", "a plan is for a device")),
+    };
+    Opened::cuda(ordinal, flags.vram_budget).map_err(|why| {
+        Failure::Work(format!("--device {}: {why} (--device simulated plans without one)", flags.device))
+    })
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -17,11 +17,11 @@ pub(super) fn place(
     notes: &mut Vec<String>,
 ) -> Result<(Plan, Option<Choice>)> {
     let mut plan = Plan::whole(&survey.config, Side::Cpu);
-    let base = survey.runtime + survey.hidden();
+    let base = survey.base();
     if let Some(hot) = request.hot {
         give(survey, &mut plan, hot, request.budget, notes)?;
     }
-    let taken = MemoryUse::of(survey, &plan).total().max(base);
+    let taken = base.saturating_add(MemoryUse::of(survey, &plan).layers().total());
     let Some(mut room) = request.budget.checked_sub(taken) else {
         notes.push(format!(
             "nothing is placed: the session's hidden states and the runtime alone take {base} bytes of the device, the budget is {}",

@@ -6,8 +6,8 @@
 //! # The budget
 //!
 //! It is a hard limit over everything that is allocated on the device when the model is loaded *and* one session is opened: weights, KV
-//! caches, hidden states for the largest step, the operators' scratch, and what the device's runtime takes for itself
-//! ([`Request::runtime`]).
+//! caches, hidden states for the largest step, the operators' scratch, and what the device's runtime takes for itself. How many bytes each of
+//! them is, the device says ([`Device::footprint`]).
 //!
 //! # The order
 //!
@@ -40,6 +40,7 @@
 
 mod blocks;
 mod index;
+mod line;
 mod memory;
 mod neurons;
 mod policy;
@@ -71,8 +72,9 @@ pub struct Request<'a> {
     pub device: &'a dyn Device,
     /// Bytes of its memory that may be used, all in all.
     pub budget: u64,
-    /// Bytes that the device's runtime takes for itself as soon as it is used (a context, a library). Default: 0.
-    pub runtime: u64,
+    /// Bytes that the device's runtime takes for itself as soon as it is used (a context, a library). Default: what the device
+    /// [says](pi_core::Footprint::runtime).
+    pub runtime: Option<u64>,
     /// The session that is to be opened.
     pub session: SessionOptions,
     /// How keys and values are kept.
@@ -106,7 +108,7 @@ impl<'a> Request<'a> {
         Self {
             device,
             budget,
-            runtime: 0,
+            runtime: None,
             session: SessionOptions::default(),
             kv: KvTypes::default(),
             sparsity: Sparsity::default(),

@@ -3,7 +3,7 @@
 use super::{
     Policy, Request,
     statistics::Statistics,
-    survey::{LayerSurvey, Survey},
+    survey::Survey,
     times::{Fires, neuron_seconds, sync},
     topup, whole,
 };
@@ -41,23 +41,19 @@ pub(super) struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// Bytes that a layer's FFN needs on the device as soon as it has a neuron there.
+    /// Bytes that a layer's FFN needs on the device as soon as it has a neuron there, at most.
     fn fixed(&self, i: usize) -> u64 {
-        self.survey.scratch(0) + self.survey.layers[i].ffn.down_bias
+        self.survey.layers[i].ffn.line.fixed
     }
 
-    /// Bytes for one more neuron.
-    pub fn each(&self, i: usize) -> u64 {
-        self.survey.layers[i].ffn.neuron() + 4 * self.survey.limits.tokens as u64
+    /// Bytes for one more neuron, for whoever needs one price for all.
+    fn each(&self, i: usize) -> u64 {
+        self.survey.layers[i].ffn.line.each
     }
 
     /// Bytes that neurons take with what they need.
     pub fn taken(&self, hot: &[NeuronSet]) -> u64 {
-        let layer = |(set, l): (&NeuronSet, &LayerSurvey)| match set.is_empty() {
-            true => 0,
-            false => l.ffn.of(set) + self.survey.scratch(set.len()),
-        };
-        hot.iter().zip(&self.survey.layers).map(layer).sum()
+        hot.iter().enumerate().map(|(i, set)| self.survey.taken(i, set.into())).sum()
     }
 
     pub fn sync(&self, i: usize) -> SyncTime {

@@ -10,18 +10,19 @@ pub(super) fn pays(survey: &Survey, plan: &Plan, costs: &Costs) -> Option<Stream
         return None;
     }
     let (mut send, mut here, mut there, mut memory) = (0.0, 0.0, 0.0, 0);
-    for (s, l) in survey.layers.iter().zip(&plan.layers).filter(|(s, _)| s.ffn.lacking.is_none()) {
+    let layers = survey.layers.iter().zip(&plan.layers).enumerate();
+    for (i, (s, l)) in layers.filter(|(_, (s, _))| s.ffn.lacking.is_none()) {
         let cold = l.hot.others();
         if cold.is_empty() {
             continue;
         }
         // multiply-adds of a neuron and a token
         let work = (s.ffn.rows.len() * survey.config.dim) as f64;
-        let bytes = s.ffn.of(&cold);
+        let [bytes, scratch] = survey.neurons(i, (&cold).into());
         send += bytes as f64 / costs.link.value;
         here += cold.len() as f64 * work / costs.host.prompt.value;
         there += s.ffn.neurons as f64 * work / costs.device.prompt.value;
-        memory = memory.max(bytes + survey.scratch(cold.len()));
+        memory = memory.max(bytes.saturating_add(scratch));
     }
     let gain = here - there;
     // a number that is too large, or none

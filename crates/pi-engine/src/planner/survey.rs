@@ -1,6 +1,6 @@
 //! How large a model's parts are, and which of them the device can hold.
 
-use super::Request;
+use super::{Request, line::Line};
 use crate::{
     Error, Plan, Predictors, Result, Sparsity,
     arch::{self, Architecture, Slot},
@@ -10,12 +10,18 @@ use crate::{
     source::{Reader, WeightSource},
     sparsity::{SparsityReport, skippable},
 };
-use pi_core::{Gating, Limits, Matrix, NeuronSet, QuantType};
+use pi_core::{
+    Footprint, Gating, Limits, Matrix, QuantType,
+    footprint::{AttentionShape, FfnShape, LinearShape, MatrixShape, MlpShape, NormShape, PartShape},
+};
+use std::sync::Arc;
 
 /// What a plan is made of.
 pub(crate) struct Survey {
     pub config: ModelConfig,
     pub path: String,
+    /// Makes bytes of shapes, as the device does.
+    pub footprint: Arc<dyn Footprint>,
     /// What the device's runtime takes for itself.
     pub runtime: u64,
     /// What the session is opened with.
@@ -36,6 +42,14 @@ pub(crate) struct LayerSurvey {
     pub kv: u64,
     /// The predictor's matrices, if the device takes them.
     pub predictor: u64,
+    /// What attention and the predictor need for the largest step.
+    pub scratch: u64,
+    /// What both need, at most, of the room that operators use one after the other.
+    pub shared: u64,
+    /// What all attentions have in common.
+    pub tables: u64,
+    /// What the predictor takes while it marks.
+    pub passing: u64,
     /// Bytes that the predictor reads per token, wherever it is.
     pub predictor_reads: u64,
     /// Why attention stays on the CPU, if it does.
@@ -44,13 +58,14 @@ pub(crate) struct LayerSurvey {
 }
 
 pub(crate) struct FfnSurvey {
+    pub shape: FfnShape,
     pub neurons: usize,
+    /// What some neurons take of the device at most.
+    pub line: Line,
     /// A neuron's rows, with their types: gate and up, and down at last.
     pub rows: Vec<(QuantType, u64)>,
     /// Bytes of a neuron's biases.
     pub biases: u64,
-    /// Bytes of the bias of the output; whoever has neuron 0 has it.
-    pub down_bias: u64,
     /// Whether single neurons can be taken out.
     pub divided: bool,
     pub down_name: String,
@@ -67,15 +82,9 @@ pub(crate) struct HeadSurvey {
 }
 
 impl FfnSurvey {
-    /// Bytes of a neuron's rows and biases.
+    /// Bytes that the CPU has of a neuron: its rows and biases.
     pub fn neuron(&self) -> u64 {
         self.rows.iter().map(|(_, bytes)| bytes).sum::<u64>() + self.biases
-    }
-
-    /// Bytes of the weights of some neurons, not none.
-    pub fn of(&self, set: &NeuronSet) -> u64 {
-        let first = if !set.is_empty() && set.id(0) == 0 { self.down_bias } else { 0 };
-        set.len() as u64 * self.neuron() + first
     }
 }
 
@@ -83,7 +92,7 @@ impl LayerSurvey {
     /// Bytes of what goes to the device together before any neurons.
     pub fn block(&self) -> u64 {
         // a cache may be of any size that somebody asks for
-        self.kv.saturating_add(self.norms + self.attention + self.predictor)
+        self.kv.saturating_add(self.norms + self.attention + self.predictor).saturating_add(self.scratch)
     }
 }
 
@@ -95,7 +104,8 @@ impl Survey {
         }
         let reader = Reader { source, check: false };
         let sparsity = load::sparsity(source, arch, &config, request.sparsity)?;
-        let look = Look { reader, arch, config: &config, request, sparsity };
+        let footprint = request.device.footprint();
+        let look = Look { reader, arch, config: &config, request, sparsity, footprint: footprint.clone() };
         let embedding = look.matrix(Slot::Embedding, 0)?;
         let positions = match config.position_offset {
             Some(offset) => look.matrix(Slot::PositionEmbedding, 0)?.rows().saturating_sub(offset),
@@ -108,9 +118,34 @@ impl Survey {
         let limits = Limits { tokens, sequences: s.sequences, context };
         let layers = (0..config.layers).map(|i| look.layer(i, &limits)).collect::<Result<_>>()?;
         let head = look.find(Slot::Output, 0)?.unwrap_or_else(|| embedding.clone());
-        let head = HeadSurvey { bytes: head.size_bytes() as u64 + look.norm_bytes(), lacking: look.lacking([&head]) };
+        let weight = LinearShape { weight: (&head).into(), bias: false };
+        let head = HeadSurvey { bytes: footprint.linear(&weight) + look.norm_bytes(), lacking: look.lacking([&head]) };
         let (logits, vocab, path) = (s.logits.min(limits.tokens), embedding.rows(), look.reader.path());
-        Ok(Self { path, runtime: request.runtime, limits, logits, vocab, layers, head, config })
+        let runtime = request.runtime.unwrap_or_else(|| footprint.runtime());
+        Ok(Self { path, footprint, runtime, limits, logits, vocab, layers, head, config })
+    }
+
+    /// Bytes of some neurons of a layer on the device: their weights, and what a session needs for them. Nothing for none.
+    pub fn neurons(&self, layer: usize, part: PartShape) -> [u64; 2] {
+        let shape = &self.layers[layer].ffn.shape;
+        match part.neurons {
+            0 => [0, 0],
+            n => [self.footprint.sparse_ffn(shape, part), self.footprint.ffn_scratch(shape, n, &self.limits)],
+        }
+    }
+
+    /// What some neurons of a layer need of the room that operators use one after the other.
+    pub fn shared(&self, layer: usize, neurons: usize) -> u64 {
+        match neurons {
+            0 => 0,
+            n => self.footprint.ffn_shared(&self.layers[layer].ffn.shape, n, &self.limits),
+        }
+    }
+
+    /// What they take for themselves, weights and scratch together.
+    pub fn taken(&self, layer: usize, part: PartShape) -> u64 {
+        let [weights, scratch] = self.neurons(layer, part);
+        weights.saturating_add(scratch)
     }
 
     /// Fails if single neurons are to be taken from a layer that cannot be divided.
@@ -153,6 +188,7 @@ struct Look<'a> {
     config: &'a ModelConfig,
     request: &'a Request<'a>,
     sparsity: SparsityReport,
+    footprint: Arc<dyn Footprint>,
 }
 
 impl Look<'_> {
@@ -168,51 +204,76 @@ impl Look<'_> {
         self.reader.matrix(&self.name(slot, layer))
     }
 
-    /// Bytes of a bias, 0 if there is none.
-    fn bias(&self, slot: Slot, layer: usize) -> Result<u64> {
-        let bias = self.reader.find(&format!("{}.bias", self.arch.tensor(slot, layer)))?;
-        Ok(bias.map_or(0, |b| 4 * (b.rows() * b.cols()) as u64))
+    fn has_bias(&self, slot: Slot, layer: usize) -> Result<bool> {
+        Ok(self.reader.find(&format!("{}.bias", self.arch.tensor(slot, layer)))?.is_some())
+    }
+
+    fn linear(&self, slot: Slot, layer: usize) -> Result<LinearShape> {
+        Ok(LinearShape { weight: (&self.matrix(slot, layer)?).into(), bias: self.has_bias(slot, layer)? })
     }
 
     fn lacking<'m>(&self, matrices: impl IntoIterator<Item = &'m Matrix>) -> Option<QuantType> {
-        matrices.into_iter().map(Matrix::ty).find(|ty| !self.request.device.supports(*ty))
+        self.lacks(matrices.into_iter().map(Matrix::ty))
+    }
+
+    fn lacks(&self, types: impl IntoIterator<Item = QuantType>) -> Option<QuantType> {
+        types.into_iter().find(|ty| !self.request.device.supports(*ty))
     }
 
     fn norm_bytes(&self) -> u64 {
-        let vectors = if self.config.norm == NormKind::Layer { 2 } else { 1 };
-        4 * vectors * self.config.dim as u64
+        let bias = self.config.norm == NormKind::Layer;
+        self.footprint.norm(&NormShape { dim: self.config.dim, bias })
     }
 
     fn layer(&self, i: usize, limits: &Limits) -> Result<LayerSurvey> {
         let c = self.config;
-        let mut slots = vec![Slot::AttentionOutput];
-        match self.find(Slot::QueryKeyValue, i)? {
-            Some(_) => slots.push(Slot::QueryKeyValue),
-            None => slots.extend([Slot::Query, Slot::Key, Slot::Value]),
-        }
-        let (mut attention, mut matrices) = (0, Vec::new());
-        for slot in slots {
-            let m = self.matrix(slot, i)?;
-            attention += m.size_bytes() as u64 + self.bias(slot, i)?;
-            matrices.push(m);
-        }
+        let shape = self.attention(i)?;
+        let types = shape.linears().map(|l| l.weight.ty);
         let norms = if c.parallel && self.find(Slot::AttentionNorm, i)?.is_none() { 1 } else { 2 };
-        let kv = self.request.kv;
-        let heads = |ty: pi_core::KvType| (ty.row_bytes(c.head_dim).unwrap_or(0) * c.kv_heads) as u64;
-        let positions = (limits.sequences as u64).saturating_mul(limits.context as u64);
-        let (predictor, predictor_reads) = self.predictor(i)?;
+        let predictor = self.predictor(i, limits)?;
         Ok(LayerSurvey {
             norms: norms * self.norm_bytes(),
-            attention,
-            kv: positions.saturating_mul(heads(kv.keys) + heads(kv.values)),
-            predictor: predictor.unwrap_or(0),
-            predictor_reads,
-            lacking: self.lacking(&matrices),
-            ffn: self.ffn(i, predictor_reads > 0)?,
+            attention: self.footprint.attention(&shape),
+            kv: self.footprint.kv_cache(&shape, limits),
+            predictor: predictor.held,
+            predictor_reads: predictor.reads,
+            scratch: self.footprint.attention_scratch(&shape, limits).saturating_add(predictor.scratch),
+            shared: self.footprint.attention_shared(&shape, limits).max(predictor.shared),
+            tables: self.footprint.tables(&shape, limits),
+            passing: predictor.passing,
+            lacking: self.lacks(types),
+            ffn: self.ffn(i, limits, predictor.reads > 0)?,
         })
     }
 
-    fn ffn(&self, i: usize, predicted: bool) -> Result<FfnSurvey> {
+    /// Attention, as the loader makes it: where one matrix has queries, keys and values, of parts of its rows.
+    fn attention(&self, i: usize) -> Result<AttentionShape> {
+        let c = self.config;
+        let [q, k, v] = match self.find(Slot::QueryKeyValue, i)? {
+            None => [self.linear(Slot::Query, i)?, self.linear(Slot::Key, i)?, self.linear(Slot::Value, i)?],
+            Some(all) => {
+                let bias = self.has_bias(Slot::QueryKeyValue, i)?;
+                let part = |heads: usize| {
+                    let weight = MatrixShape { rows: heads * c.head_dim, ..(&all).into() };
+                    LinearShape { weight, bias }
+                };
+                [part(c.heads), part(c.kv_heads), part(c.kv_heads)]
+            }
+        };
+        Ok(AttentionShape {
+            q,
+            k,
+            v,
+            o: self.linear(Slot::AttentionOutput, i)?,
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            rope_dims: c.rope.as_ref().map_or(0, |r| r.dims),
+            kv: self.request.kv,
+        })
+    }
+
+    fn ffn(&self, i: usize, limits: &Limits, predicted: bool) -> Result<FfnSurvey> {
         let c = self.config;
         let gate = if c.gating == Gating::UpOnly { None } else { Some(self.matrix(Slot::Gate, i)?) };
         let up = self.matrix(Slot::Up, i)?;
@@ -237,52 +298,92 @@ impl Look<'_> {
             let down = if sparsity.skips_down && divided { 0 } else { rows[rows.len() - 1].1 };
             always = (first + up + down) as f64 / total.max(1) as f64;
         }
-        let bias = |slot| Ok::<_, Error>(self.bias(slot, i)? / c.neurons.max(1) as u64);
-        let biases = if gate.is_some() { bias(Slot::Gate)? } else { 0 } + bias(Slot::Up)?;
         let lacking = self.lacking(gate.iter().chain([&up, &down]));
-        let (down_bias, down_name, neurons) = (self.bias(slot, i)?, down.name().to_string(), c.neurons);
-        Ok(FfnSurvey { neurons, rows, biases, down_bias, divided, down_name, lacking, always })
+        let of = |m: &Matrix, slot| Ok::<_, Error>(LinearShape { weight: m.into(), bias: self.has_bias(slot, i)? });
+        let mut shape = FfnShape {
+            gate: gate.as_ref().map(|m| of(m, Slot::Gate)).transpose()?,
+            up: of(&up, Slot::Up)?,
+            down: of(&down, slot)?,
+            neuron_major: divided,
+        };
+        if divided && slot == Slot::Down {
+            shape.down.weight = MatrixShape { ty: down.ty(), rows: c.neurons, cols: c.dim };
+        }
+        let biases = shape.gate.iter().chain([&shape.up]).filter(|l| l.bias).count() as u64 * 4;
+        let line = match lacking {
+            Some(_) => Line::default(),
+            None => Line::above(c.neurons, |neurons| {
+                let weights = self.footprint.sparse_ffn(&shape, PartShape { neurons, has_first: true });
+                weights.saturating_add(self.footprint.ffn_scratch(&shape, neurons, limits))
+            }),
+        };
+        let (down_name, neurons) = (down.name().to_string(), c.neurons);
+        Ok(FfnSurvey { shape, neurons, line, rows, biases, divided, down_name, lacking, always })
     }
 
-    /// Bytes of a layer's predictor on the device (`None`: it is on the CPU), and what it reads per token.
-    fn predictor(&self, i: usize) -> Result<(Option<u64>, u64)> {
+    /// A layer's predictor.
+    fn predictor(&self, i: usize, limits: &Limits) -> Result<PredictorSurvey> {
+        let on_cpu = |reads: u64| PredictorSurvey { reads, ..PredictorSurvey::default() };
         if self.request.sparsity != Sparsity::Predictor {
-            return Ok((None, 0));
+            return Ok(on_cpu(0));
         }
-        let gate = || self.matrix(if self.config.gating == Gating::UpOnly { Slot::Up } else { Slot::Gate }, i);
-        let signs = |m: &Matrix| (m.rows() * m.cols().div_ceil(8)) as u64;
-        let held = |matrices: &[&Matrix], bytes: u64| self.lacking(matrices.iter().copied()).is_none().then_some(bytes);
         match self.request.predictors {
-            Predictors::File { .. } => self.filed(self.reader.source, i),
-            Predictors::Beside { source, .. } => self.filed(&**source, i),
-            Predictors::Sign { .. } => Ok((None, signs(&gate()?))),
+            Predictors::File { .. } => self.filed(self.reader.source, i, limits),
+            Predictors::Beside { source, .. } => self.filed(&**source, i, limits),
+            Predictors::Sign { .. } => Ok(on_cpu(signs(&self.matrix(self.gate(), i)?))),
             Predictors::Oracle => {
-                let slot = if self.config.gating == Gating::UpOnly { Slot::Up } else { Slot::Gate };
-                let gate = gate()?;
-                let bytes = gate.size_bytes() as u64;
-                Ok((held(&[&gate], bytes + self.bias(slot, i)?), bytes))
+                let gate = self.matrix(self.gate(), i)?;
+                if self.lacking([&gate]).is_some() {
+                    return Ok(on_cpu(gate.size_bytes() as u64));
+                }
+                let held = self.footprint.linear(&self.linear(self.gate(), i)?);
+                let passing = self.footprint.passing(limits.tokens, gate.rows());
+                Ok(PredictorSurvey { held, reads: gate.size_bytes() as u64, scratch: 0, shared: 0, passing })
             }
-            Predictors::Own(all) => Ok((None, all.get(i).and_then(Option::as_ref).map_or(0, |p| p.bytes()))),
+            Predictors::Own(all) => Ok(on_cpu(all.get(i).and_then(Option::as_ref).map_or(0, |p| p.bytes()))),
         }
     }
 
-    fn filed(&self, source: &dyn WeightSource, i: usize) -> Result<(Option<u64>, u64)> {
+    /// What says which neurons fire.
+    fn gate(&self) -> Slot {
+        if self.config.gating == Gating::UpOnly { Slot::Up } else { Slot::Gate }
+    }
+
+    fn filed(&self, source: &dyn WeightSource, i: usize, limits: &Limits) -> Result<PredictorSurvey> {
         let reader = Reader { source, check: false };
+        let on_cpu = |reads: u64| PredictorSurvey { reads, ..PredictorSurvey::default() };
         match predictors::kind(source, i)? {
-            Kind::Exact => Ok((None, 0)),
-            Kind::Sign { .. } => {
-                let slot = if self.config.gating == Gating::UpOnly { Slot::Up } else { Slot::Gate };
-                let gate = self.matrix(slot, i)?;
-                Ok((None, (gate.rows() * gate.cols().div_ceil(8)) as u64))
-            }
+            Kind::Exact => Ok(on_cpu(0)),
+            Kind::Sign { .. } => Ok(on_cpu(signs(&self.matrix(self.gate(), i)?))),
             Kind::Mlp => {
                 let find = |slot| reader.find(&self.name(slot, i));
                 let (Some(a), Some(b)) = (find(Slot::Predictor1)?, find(Slot::Predictor2)?) else {
-                    return Ok((None, 0));
+                    return Ok(on_cpu(0));
                 };
-                let bytes = (a.size_bytes() + b.size_bytes()) as u64;
-                Ok((self.lacking([&a, &b]).is_none().then_some(bytes), bytes))
+                let reads = (a.size_bytes() + b.size_bytes()) as u64;
+                if self.lacking([&a, &b]).is_some() {
+                    return Ok(on_cpu(reads));
+                }
+                let shape = MlpShape { fc1: (&a).into(), fc2: (&b).into() };
+                let (held, scratch) = (self.footprint.mlp(&shape), self.footprint.mlp_scratch(&shape, limits));
+                let shared = self.footprint.mlp_shared(&shape, limits);
+                Ok(PredictorSurvey { held, reads, scratch, shared, passing: 0 })
             }
         }
     }
+}
+
+/// A layer's predictor: bytes on the device, if it is there, and what it reads per token, wherever it is.
+#[derive(Default)]
+struct PredictorSurvey {
+    held: u64,
+    reads: u64,
+    scratch: u64,
+    shared: u64,
+    passing: u64,
+}
+
+/// Bytes of the signs of a matrix.
+fn signs(m: &Matrix) -> u64 {
+    (m.rows() * m.cols().div_ceil(8)) as u64
 }

@@ -1,13 +1,16 @@
 //! What a solver leaves, because it places neurons in groups.
 
 use super::{Policy, neurons::Ground, times::Fires};
-use pi_core::NeuronSet;
+use pi_core::{NeuronSet, footprint::PartShape};
 use std::cmp::Ordering;
 
 /// A layer that is being filled.
 struct Layer {
     is_hot: Vec<bool>,
     hot: usize,
+    /// Bytes that its neurons take, and that they would take with one more.
+    bytes: u64,
+    more: u64,
     /// Seconds that each side needs for its neurons.
     device: f64,
     host: f64,
@@ -32,15 +35,14 @@ pub(super) fn fill(ground: &Ground<'_>, hot: &mut [NeuronSet]) {
     sort(ground, &mut cold);
     for (i, n) in cold {
         let Some(layer) = &mut layers[i] else { continue };
-        // a layer's first neuron brings the bias of the output
-        let first = if n == 0 { ground.survey.layers[i].ffn.down_bias } else { 0 };
-        let bytes = ground.each(i) + first;
+        // a layer's first neuron may bring the bias of the output
+        let bytes = if n == 0 { layer.taken(ground, i, layer.hot + 1, true) } else { layer.more };
         let (device, host) = layer.with(ground, i, n);
         let slower = policy == Policy::Time && device.max(host) > layer.device.max(layer.host);
-        if bytes <= room && !slower {
-            room -= bytes;
+        if !slower && layer.exchange(bytes, &mut room) {
             (layer.device, layer.host, layer.is_hot[n]) = (device, host, true);
             layer.hot += 1;
+            layer.more = layer.taken(ground, i, layer.hot + 1, layer.is_hot[0]);
         }
     }
     complete(ground, &mut layers, &mut room);
@@ -60,7 +62,26 @@ impl Layer {
         let fires = Fires::new(&ground.survey.layers[i].ffn, ground.statistics, i);
         let [device, host] = ground.seconds(i);
         let (hot, all) = (fires.of(set), fires.of(&NeuronSet::all(set.total())));
-        Self { is_hot, hot: set.len(), device: device * hot, host: host * (all - hot) }
+        let (device, host) = (device * hot, host * (all - hot));
+        let mut layer = Self { is_hot, hot: set.len(), bytes: 0, more: 0, device, host };
+        layer.bytes = layer.taken(ground, i, layer.hot, layer.is_hot[0]);
+        layer.more = layer.taken(ground, i, layer.hot + 1, layer.is_hot[0]);
+        layer
+    }
+
+    /// Bytes that so many neurons of layer `i` take, with neuron 0 or without.
+    fn taken(&self, ground: &Ground<'_>, i: usize, neurons: usize, has_first: bool) -> u64 {
+        let neurons = neurons.min(self.is_hot.len());
+        ground.survey.taken(i, PartShape { neurons, has_first: has_first || neurons == self.is_hot.len() })
+    }
+
+    /// Takes `bytes` in place of what it has, if there is room for that.
+    fn exchange(&mut self, bytes: u64, room: &mut u64) -> bool {
+        let rest = room.saturating_add(self.bytes).checked_sub(bytes);
+        if let Some(rest) = rest {
+            (*room, self.bytes) = (rest, bytes);
+        }
+        rest.is_some()
     }
 
     /// The two sides' seconds with one more neuron on the device.
@@ -79,12 +100,10 @@ fn complete(ground: &Ground<'_>, layers: &mut [Option<Layer>], room: &mut u64) {
         if layer.hot == total {
             continue;
         }
-        let first = if layer.is_hot[0] { 0 } else { ground.survey.layers[i].ffn.down_bias };
-        let more = (total - layer.hot) as u64 * ground.each(i) + first;
+        let all_bytes = layer.taken(ground, i, total, true);
         let all = layer.device + if host > 0.0 { layer.host / host * device } else { 0.0 };
         let slower = all + sync.all > layer.device.max(layer.host) + sync.split;
-        if more <= *room && !(slower && ground.request.policy == Policy::Time) {
-            *room -= more;
+        if !(slower && ground.request.policy == Policy::Time) && layer.exchange(all_bytes, room) {
             layer.is_hot.fill(true);
             (layer.hot, layer.device, layer.host) = (total, all, 0.0);
         }

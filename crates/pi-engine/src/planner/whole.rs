@@ -1,14 +1,12 @@
 //! Layers whose neurons cannot be divided.
 
 use super::{Policy, neurons::Ground};
+use pi_core::footprint::PartShape;
 
 /// Those of `layers` whose neurons all go to the device, within `room` bytes. What does not fit is skipped.
 pub(super) fn fill(ground: &Ground<'_>, mut layers: Vec<usize>, mut room: u64) -> Vec<usize> {
     let survey = ground.survey;
-    let bytes = |i: usize| {
-        let ffn = &survey.layers[i].ffn;
-        ffn.neurons as u64 * ffn.neuron() + ffn.down_bias + survey.scratch(ffn.neurons)
-    };
+    let bytes = |i: usize| survey.taken(i, PartShape { neurons: survey.layers[i].ffn.neurons, has_first: true });
     // seconds per token that are saved
     let gain = |i: usize| {
         let ([device, host], sync) = (ground.seconds(i), ground.sync(i));

@@ -1,6 +1,7 @@
 //! What the tests with tiny models share.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod cases;
 pub mod placed;
 
 use pi_core::KvType;

@@ -13,8 +13,9 @@ mod queue;
 use buffer::Buffer;
 use ops::{SimAttention, SimDense, SimFfn, SimPredictor};
 use pi_core::{
-    ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Down, Error, FfnWeights, Hidden, LinearSpec,
-    Matrix, MlpSpec, NeuronSet, NormSpec, Predictor, QuantType, Resident, Result, SparseFfn, Write,
+    ActiveSet, Attention, AttentionSpec, Dense, Device, DeviceInfo, Error, FfnWeights, Hidden, LinearSpec, Matrix,
+    MlpSpec, NeuronSet, NormSpec, Predictor, QuantType, Resident, Result, SparseFfn, Write,
+    footprint::{AttentionShape, FfnShape, Footprint, PlainFootprint},
 };
 use queue::Queue;
 use std::{
@@ -207,9 +208,9 @@ impl SimDevice {
         }
     }
 
-    fn take<'a>(&self, matrices: impl IntoIterator<Item = &'a LinearSpec>) -> Result<Taken> {
-        let bytes = |l: &LinearSpec| (l.weight.size_bytes() + 4 * l.bias.as_ref().map_or(0, |b| b.len())) as u64;
-        Taken::new(&self.shared, matrices.into_iter().map(bytes).sum())
+    /// Takes what the device's [footprint](Device::footprint) says: the plain one.
+    fn take(&self, bytes: u64) -> Result<Taken> {
+        Taken::new(&self.shared, bytes)
     }
 
     fn dense(&self, inner: Arc<dyn Dense>, taken: Taken) -> Arc<dyn Dense> {
@@ -252,54 +253,40 @@ impl Device for SimDevice {
 
     fn norm(&self, spec: &NormSpec) -> Result<Arc<dyn Dense>> {
         let inner = self.inner.norm(spec)?;
-        let numbers = match spec {
-            NormSpec::Layer { weight, bias, .. } => weight.len() + bias.as_ref().map_or(0, |b| b.len()),
-            NormSpec::Rms { weight, .. } => weight.len(),
-            _ => inner.bytes() as usize / 4,
-        };
-        let taken = Taken::new(&self.shared, 4 * numbers as u64)?;
-        Ok(self.dense(inner, taken))
+        Ok(self.dense(inner, self.take(PlainFootprint.norm(&spec.into()))?))
     }
 
     fn linear(&self, spec: &LinearSpec) -> Result<Arc<dyn Dense>> {
         self.has_kernels([&spec.weight])?;
         let inner = self.inner.linear(spec)?;
-        Ok(self.dense(inner, self.take([spec])?))
+        Ok(self.dense(inner, self.take(PlainFootprint.linear(&spec.into()))?))
     }
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Arc<dyn Attention>> {
         self.has_kernels([&spec.q, &spec.k, &spec.v, &spec.o].map(|l| &l.weight))?;
         let inner = self.inner.attention(spec)?;
-        let taken = self.take([&spec.q, &spec.k, &spec.v, &spec.o])?;
-        let row = |ty: pi_core::KvType| ty.row_bytes(spec.head_dim).unwrap_or(0) * spec.kv_heads;
-        let kv = (row(spec.kv.keys) + row(spec.kv.values)) as u64;
-        Ok(Arc::new(SimAttention { inner, kv, _taken: taken, shared: self.shared.clone() }))
+        let shape = AttentionShape::from(spec);
+        let taken = self.take(PlainFootprint.attention(&shape))?;
+        Ok(Arc::new(SimAttention { inner, shape, _taken: taken, shared: self.shared.clone() }))
     }
 
     fn sparse_ffn(&self, weights: &FfnWeights, neurons: &NeuronSet) -> Result<Arc<dyn SparseFfn>> {
         self.has_kernels(weights.gate.iter().chain([&weights.up, weights.down.matrix()]))?;
         let inner = self.inner.sparse_ffn(weights, neurons)?;
-        let down = match &weights.down {
-            Down::NeuronMajor(m) => m.row_bytes() * neurons.len(),
-            other => other.matrix().size_bytes(),
-        };
-        let first = weights.gate.iter().chain([&weights.up]).map(|m| m.row_bytes() * neurons.len()).sum::<usize>();
-        let biases = [&weights.gate_bias, &weights.up_bias].into_iter().flatten().count() * neurons.len();
-        let owns_first = !neurons.is_empty() && neurons.id(0) == 0;
-        let bias = weights.down_bias.as_ref().filter(|_| owns_first).map_or(0, |b| b.len());
-        let bytes = first + down + 4 * (biases + bias);
-        let taken = Taken::new(&self.shared, bytes as u64)?;
+        let shape = FfnShape::from(weights);
+        let bytes = PlainFootprint.sparse_ffn(&shape, neurons.into());
+        let taken = self.take(bytes)?;
         if self.shared.serving.load(Relaxed) {
             self.shared.count(|c| c.streamed += 1);
-            self.shared.queue.push(self.shared.transfer(bytes), || ());
+            self.shared.queue.push(self.shared.transfer(bytes as usize), || ());
         }
-        Ok(Arc::new(SimFfn { inner, dim: weights.dim(), _taken: taken, shared: self.shared.clone() }))
+        Ok(Arc::new(SimFfn { inner, shape, _taken: taken, shared: self.shared.clone() }))
     }
 
     fn mlp(&self, spec: &MlpSpec) -> Result<Arc<dyn Predictor>> {
         self.has_kernels([&spec.fc1, &spec.fc2])?;
         let inner = self.inner.mlp(spec)?;
-        let taken = Taken::new(&self.shared, inner.bytes())?;
+        let taken = self.take(PlainFootprint.mlp(&spec.into()))?;
         Ok(Arc::new(SimPredictor { inner, _taken: taken, shared: self.shared.clone() }))
     }
 }

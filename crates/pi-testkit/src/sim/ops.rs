@@ -7,6 +7,7 @@ use super::{
 use pi_core::{
     ActiveSet, Attention, AttentionRun, Batch, Dense, FfnRun, Hidden, Limits, Mirror, NeuronSet, OpStats, Predictor,
     PredictorRun, Resident, Result, SparseFfn, Write,
+    footprint::{AttentionShape, FfnShape, Footprint, PlainFootprint},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -113,16 +114,14 @@ impl Dense for SimDense {
 
 pub(super) struct SimAttention {
     pub inner: Arc<dyn Attention>,
-    /// Bytes of keys and values per position.
-    pub kv: u64,
+    pub shape: AttentionShape,
     pub shared: Arc<Shared>,
     pub _taken: Taken,
 }
 
 impl Attention for SimAttention {
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn AttentionRun>> {
-        let positions = limits.sequences.saturating_mul(limits.context) as u64;
-        let taken = Taken::new(&self.shared, positions.saturating_mul(self.kv))?;
+        let taken = Taken::new(&self.shared, PlainFootprint.kv_cache(&self.shape, limits))?;
         let inner = self.inner.clone().open(limits)?;
         Ok(Box::new(SimAttentionRun { inner, shared: self.shared.clone(), stats: OpStats::default(), _taken: taken }))
     }
@@ -156,7 +155,7 @@ impl AttentionRun for SimAttentionRun {
 
 pub(super) struct SimFfn {
     pub inner: Arc<dyn SparseFfn>,
-    pub dim: usize,
+    pub shape: FfnShape,
     pub shared: Arc<Shared>,
     pub _taken: Taken,
 }
@@ -168,12 +167,12 @@ impl SparseFfn for SimFfn {
 
     fn open(self: Arc<Self>, limits: &Limits) -> Result<Box<dyn FfnRun>> {
         let owned = self.inner.neurons().len();
-        let scratch = limits.tokens.saturating_mul(owned + self.dim) as u64;
+        let scratch = PlainFootprint.ffn_scratch(&self.shape, owned, limits);
         Ok(Box::new(SimFfnRun {
             inner: self.inner.clone().open(limits)?,
             part: None,
             stats: OpStats::default(),
-            _taken: Taken::new(&self.shared, scratch.saturating_mul(4))?,
+            _taken: Taken::new(&self.shared, scratch)?,
             op: self,
         }))
     }
@@ -209,7 +208,7 @@ impl FfnRun for SimFfnRun {
             bits.marks(active.tokens())?.copy_from_slice(&marks);
         }
         self.inner.submit(&mut input, &mut bits)?;
-        let mut part = Hidden::try_new(x.tokens(), self.op.dim)?;
+        let mut part = Hidden::try_new(x.tokens(), self.op.shape.dim())?;
         self.inner.collect(&mut part, Write::Set)?;
         let stats = self.inner.take_stats();
         self.stats += stats;
