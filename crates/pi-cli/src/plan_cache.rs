@@ -3,9 +3,12 @@
 
 use crate::{cache, output::say};
 use pi_engine::{
+    Predictors,
+    pi_core::Activation,
     pi_gguf::{File, NeuronIndex},
     pi_predictor::profile::{Profile, fingerprint},
     planner::{self, Planned, Request, hot_of_index, index_of_plan},
+    profile::model_fingerprint,
 };
 use std::{fs, path::PathBuf, time::SystemTime};
 
@@ -21,7 +24,7 @@ impl Key {
         let info = request.device.info();
         let r = request;
         let text = format!(
-            "{} {model:016x} {profile:016x} {} {} {} {} {:?} {:?} {:?} {:?} {:?} {:?} {} {}",
+            "{} {model:016x} {profile:016x} {} {} {} {} {:?} {:?} {:?} {} {:?} {:?} {} {}",
             env!("CARGO_PKG_VERSION"),
             r.budget,
             r.runtime.unwrap_or_else(|| r.device.footprint().runtime()),
@@ -31,7 +34,7 @@ impl Key {
             r.session,
             r.kv,
             r.sparsity,
-            r.predictors,
+            told_apart(r.predictors),
             r.activation,
             r.costs,
             r.policy,
@@ -43,6 +46,17 @@ impl Key {
     /// The file, whether it exists or not. `None` if the system has no cache folder.
     fn path(&self) -> Option<PathBuf> {
         Some(cache::folder()?.join("plans").join(format!("{:016x}.gpuidx", self.0)))
+    }
+}
+
+/// Tells predictors from others: those of a file by what is in it, as it may be written anew under the same name.
+fn told_apart(predictors: &Predictors) -> String {
+    match predictors {
+        Predictors::Beside { source, threshold } => match File::open(source.metadata().path()) {
+            Ok(file) => format!("Beside({:016x} {threshold:?})", model_fingerprint(&file, Activation::Relu)),
+            Err(_) => format!("{predictors:?} {threshold:?}"),
+        },
+        other => format!("{other:?}"),
     }
 }
 
@@ -112,5 +126,26 @@ fn tidy(path: &std::path::Path) {
     let surplus = plans.len().saturating_sub(MOST);
     for (_, old) in plans.into_iter().take(surplus) {
         let _ = fs::remove_file(old); // somebody else may have been faster
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pi_engine::pi_core::QuantType;
+    use pi_testkit::TinyModel;
+    use std::sync::Arc;
+
+    #[test]
+    fn predictors_of_a_file_are_told_apart_by_what_is_in_it_and_not_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |name: &str, ty| {
+            let path = folder.path().join(name);
+            fs::write(&path, TinyModel::wide(ty).build().unwrap()).unwrap();
+            told_apart(&Predictors::Beside { source: Arc::new(File::open(&path).unwrap()), threshold: None })
+        };
+        let first = told("a.gguf", QuantType::F32);
+        assert_ne!(told("a.gguf", QuantType::F16), first);
+        assert_eq!(told("b.gguf", QuantType::F32), first);
     }
 }
