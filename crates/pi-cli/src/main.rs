@@ -6,6 +6,7 @@
 //! | `flags`, `values` | the options of `pi run`, and how single values are read |
 //! | `loading` | from shared options to an engine |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
+//! | `serve` | `pi serve`: an OpenAI-compatible server |
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
 //! | `doctor` | `pi doctor`: what this machine can do |
@@ -62,6 +63,7 @@ mod quantize;
 mod repack;
 mod result;
 mod run;
+mod serve;
 mod synth;
 mod train;
 mod values;
@@ -92,6 +94,8 @@ struct Cli {
 enum Command {
     /// Continue a text
     Run(Box<flags::RunFlags>),
+    /// Answer OpenAI's clients over HTTP
+    Serve(Box<serve::ServeFlags>),
     /// Show what is in a model file
     Inspect(inspect::InspectFlags),
     /// Time models, or single operators
@@ -121,6 +125,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
         Command::Run(flags) => run::run(&flags),
+        Command::Serve(flags) => serve::serve(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Bench(flags) => bench::bench(&flags),
         Command::Perplexity(flags) => perplexity::perplexity(&flags),
