@@ -55,8 +55,9 @@ fn many_rounds_of_two_users_never_mix() {
     let ask = |p: &str| answer(&server, p, json!({"max_tokens": 4}));
     let alone = ["The little dog", "In the beginning"].map(|p| (p, ask(p)));
     thread::scope(|scope| {
+        let ask = &ask;
         for (prompt, want) in &alone {
-            scope.spawn(|| (0..100).for_each(|_| assert_eq!(&ask(prompt), want)));
+            scope.spawn(move || (0..100).for_each(|_| assert_eq!(&ask(prompt), want)));
         }
     });
 }

@@ -50,15 +50,13 @@ pub(crate) fn divide(room: usize, wanted: &[usize]) -> Vec<usize> {
         if left == 0 || hungry.is_empty() {
             return given;
         }
-        let each = left / hungry.len();
+        let (each, over) = (left / hungry.len(), left % hungry.len());
         for (k, &i) in hungry.iter().enumerate() {
-            let part = if each > 0 { each } else { usize::from(k < left) };
-            let part = part.min(wanted[i] - given[i]).min(left);
+            // what is over goes out when there is nothing else to divide
+            let part = if each > 0 { each } else { usize::from(k < over) };
+            let part = part.min(wanted[i] - given[i]);
             given[i] += part;
             left -= part;
-            if each == 0 && left == 0 {
-                break;
-            }
         }
     }
 }
