@@ -219,3 +219,71 @@ impl Worker<'_> {
         self.metrics.occupied(self.slots.iter().filter(|s| s.work.is_some()).count(), self.queue.len());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{
+        job::{Done, Piece},
+        queue::Door,
+    };
+    use pi_engine::{Engine, GenerateOptions, SamplingParams, SessionOptions, pi_core::text::TokenId, sampler::Chain};
+    use pi_testkit::TinyModel;
+    use std::{sync::Arc, thread};
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    fn job(engine: &Engine, door: &Arc<Door>, prompt: &[TokenId], n: usize) -> (Job, UnboundedReceiver<Event>) {
+        let options = GenerateOptions { max_tokens: Some(n), ignore_eos: true, ..Default::default() };
+        let sampler = Box::new(Chain::new(SamplingParams::greedy(), engine.vocab()).unwrap());
+        let (events, answer) = unbounded_channel();
+        let (prompt, ticket) = (prompt.to_vec(), door.enter().unwrap());
+        (Job { prompt, options, sampler, logprobs: Some(0), reuse: true, deadline: None, events, ticket }, answer)
+    }
+
+    /// The tokens of an answer, or the failure.
+    fn tokens(mut answer: UnboundedReceiver<Event>) -> Result<Vec<TokenId>, ApiError> {
+        let mut all = Vec::new();
+        let mut take = |piece: Piece| all.extend(piece.logprobs.iter().map(|t| t.token));
+        loop {
+            match answer.blocking_recv() {
+                Some(Event::Started) => {}
+                Some(Event::Piece(piece)) => take(piece),
+                Some(Event::Done(Done { rest, .. })) => {
+                    take(rest);
+                    return Ok(all);
+                }
+                Some(Event::Failed(e)) => return Err(e),
+                None => panic!("the engine's thread is gone"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_that_fails_costs_only_the_request_that_made_it_fail() {
+        // H13
+        let engine = Engine::builder().threads(1).load(&TinyModel::default().file()).unwrap();
+        let (door, metrics) = (Door::new(9), Metrics::new(3));
+        let options = SessionOptions { sequences: 3, logits: 3, batch: 64, ..Default::default() };
+        let (jobs, todo) = std::sync::mpsc::channel();
+        let (alone, want) = job(&engine, &door, &[5, 6, 7], 20);
+        jobs.send(alone).unwrap();
+        let session = engine.session(&options).unwrap();
+        thread::scope(|scope| {
+            let metrics = &metrics;
+            scope.spawn(move || run(session, 3, &todo, metrics));
+            let want = tokens(want).unwrap();
+            assert_eq!(want.len(), 20);
+            // a token that the model does not have: handlers refuse it, but here it makes the whole step fail
+            let some = [&[5, 6, 7][..], &[8, 1 << 20], &[5, 6, 7]].map(|prompt| job(&engine, &door, prompt, 20));
+            let [(a, a_said), (b, b_said), (c, c_said)] = some;
+            [a, b, c].into_iter().for_each(|job| jobs.send(job).unwrap());
+            assert_eq!((tokens(a_said).unwrap(), tokens(c_said).unwrap()), (want.clone(), want.clone()));
+            assert!(tokens(b_said).unwrap_err().message().contains("token"));
+            let (again, said) = job(&engine, &door, &[5, 6, 7], 20);
+            jobs.send(again).unwrap();
+            assert_eq!(tokens(said).unwrap(), want);
+            drop(jobs); // ends the thread
+        });
+        assert_eq!(door.inside(), 0);
+    }
+}
