@@ -49,6 +49,11 @@ impl Interrupt {
         STATE.load(Ordering::SeqCst) == ASKED
     }
 
+    /// There is nothing to finish any more: Ctrl-C ends the process again.
+    pub fn idle(&self) {
+        STATE.store(IDLE, Ordering::SeqCst);
+    }
+
     /// Runs something short that leaves nothing behind only if it comes to its end: Ctrl-C ends the process after it.
     pub fn after<T>(&self, short: impl FnOnce() -> T) -> T {
         let begun = change(IDLE, WRITING).is_ok();

@@ -5,6 +5,7 @@
 //! | `main` | the commands |
 //! | `flags`, `values` | the options of `pi run`, and how single values are read |
 //! | `loading` | from shared options to an engine |
+//! | `chat` | `pi chat`: a conversation in the terminal |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
 //! | `serve` | `pi serve`: an OpenAI-compatible server |
 //! | `inspect` | `pi inspect`: what is in a file |
@@ -37,6 +38,7 @@ mod ablation;
 mod backends;
 mod bench;
 mod cache;
+mod chat;
 mod convert;
 mod costs;
 mod crossover;
@@ -94,6 +96,8 @@ struct Cli {
 enum Command {
     /// Continue a text
     Run(Box<flags::RunFlags>),
+    /// Talk with a model
+    Chat(Box<chat::ChatFlags>),
     /// Answer OpenAI's clients over HTTP
     Serve(Box<serve::ServeFlags>),
     /// Show what is in a model file
@@ -125,6 +129,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
         Command::Run(flags) => run::run(&flags),
+        Command::Chat(flags) => chat::chat(&flags),
         Command::Serve(flags) => serve::serve(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Bench(flags) => bench::bench(&flags),

@@ -1,7 +1,7 @@
 //! `pi serve`: an OpenAI-compatible server.
 
 use crate::{
-    demo,
+    chat, demo,
     failure::{Failure, Result},
     flags::{EngineFlags, SamplingFlags},
     interrupt::INTERRUPTED,
@@ -67,12 +67,9 @@ pub struct ServeFlags {
     /// Seconds that requests in progress may still take after SIGTERM or Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
     pub drain_timeout: u32,
-    /// Chat template (Jinja) instead of the model's
-    #[arg(long, value_name = "TEMPLATE", help_heading = "Server", conflicts_with = "chat_template_file")]
+    /// How conversations are written, instead of the template in the file: a name (chatml, llama2, llama3, gemma, plain) or a file
+    #[arg(long, value_name = "NAME|FILE", help_heading = "Server")]
     pub chat_template: Option<String>,
-    /// File with such a template
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
-    pub chat_template_file: Option<PathBuf>,
     /// Most tokens of an answer where a request does not say; -1: until the model stops or the context is full
     #[arg(short, long, visible_alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true,
           value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)), help_heading = "Server")]
@@ -97,7 +94,7 @@ pub fn serve(flags: &ServeFlags) -> Result {
         None => demo::find()?,
     };
     let options = options(flags, &path)?;
-    let template = template(flags)?;
+    let template = flags.chat_template.as_deref().map(chat::source).transpose()?;
     let asked = watch()?;
     let failed = |e: std::io::Error| Failure::Work(format!("cannot serve: {e}"));
     // The engine has threads of its own, and what takes a while is done beside: one thread is enough for the network.
@@ -180,17 +177,6 @@ fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
     })
 }
 
-fn template(flags: &ServeFlags) -> Result<Option<String>> {
-    match (&flags.chat_template, &flags.chat_template_file) {
-        (Some(text), _) => Ok(Some(text.clone())),
-        (None, Some(path)) => {
-            let text = String::from_utf8(prompt::read(path)?);
-            text.map(Some).map_err(|_| Failure::Work(format!("{}: the template is not UTF-8", path.display())))
-        }
-        (None, None) => Ok(None),
-    }
-}
-
 /// What loads the model, in the server's thread.
 fn loader(
     flags: &ServeFlags,
@@ -210,21 +196,20 @@ fn loader(
         };
         let loaded = load(&engine, &placing, engine.sparsity, &session, &path).map_err(said)?;
         introduce(&loaded, &path);
-        let tokenizer = loaded.tokenizer().clone();
         let chat = match template {
-            Some(source) => ChatTemplate::new(&source, tokenizer).map(Some),
+            // what the user gave must be right; what the model brings must not keep completions from working
+            Some(source) => Ok(ChatTemplate::new(&source, loaded.tokenizer().clone()).map_err(|e| e.to_string())?),
             None => {
                 let file = pi_gguf::File::open(&path).map_err(|e| e.to_string())?;
-                ChatTemplate::of(file.metadata(), tokenizer)
+                if !file.metadata().contains("tokenizer.chat_template") {
+                    say("chat: the file has no chat template, one is chosen by its vocabulary (see --chat-template)");
+                }
+                ChatTemplate::of(file.metadata(), loaded.tokenizer().clone())
             }
         };
-        match &chat {
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                say("chat: the model has no chat template; give one with --chat-template, or use /v1/completions")
-            }
-            Err(e) => say(&format!("warning: chat: the chat template cannot be used: {e}")),
+        if let Err(e) = &chat {
+            say(&format!("warning: chat: {e}"));
         }
-        Ok(Loaded { engine: loaded, chat })
+        Ok(Loaded { engine: loaded, chat: chat.map(Some) })
     }
 }

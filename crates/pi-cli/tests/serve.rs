@@ -117,7 +117,7 @@ fn options_reach_the_server() {
         "99",
         "--queue",
         "7",
-        "--chat-template-file",
+        "--chat-template",
         template,
         "--top-k",
         "3",

@@ -3,6 +3,8 @@
 //! [`Tokenizer`] turns bytes into token ids and ids into bytes. Texts are *bytes*, not `str`: a token may end in the middle
 //! of a character, and a prompt may come from a file that is not UTF-8. Nothing here knows how a vocabulary is stored.
 
+use std::ops::Range;
+
 /// The number of a token in a vocabulary.
 pub type TokenId = u32;
 
@@ -131,8 +133,19 @@ pub trait Tokenizer: Send + Sync {
     /// Number of tokens; ids are `0..len`. A model may have more embedding rows than this, never fewer.
     fn len(&self) -> usize;
 
+    /// The tokens of `text`, of which `quoted` parts (ascending ranges of bytes) are from people: control tokens are not recognised
+    /// where they overlap one, whatever `options` say.
+    fn encode_quoting(
+        &self,
+        text: &[u8],
+        quoted: &[Range<usize>],
+        options: EncodeOptions,
+    ) -> Result<Vec<TokenId>, TextError>;
+
     /// The tokens of `text`.
-    fn encode(&self, text: &[u8], options: EncodeOptions) -> Result<Vec<TokenId>, TextError>;
+    fn encode(&self, text: &[u8], options: EncodeOptions) -> Result<Vec<TokenId>, TextError> {
+        self.encode_quoting(text, &[], options)
+    }
 
     /// The bytes a token stands for, empty for tokens without text; with `special`, control and unknown tokens give their
     /// name. `None` beyond the vocabulary. Bytes may end inside a character.

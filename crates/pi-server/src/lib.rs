@@ -10,7 +10,7 @@
 //! # async fn example() -> std::io::Result<()> {
 //! let server = Server::start(ServerOptions::default(), || {
 //!     let engine = Engine::open("model.gguf").map_err(|e| e.to_string())?;
-//!     Ok(Loaded { engine, chat: Ok(None) })
+//!     Ok(Loaded::without_chat(engine))
 //! })?;
 //! let app = axum::Router::new().nest("/llm", server.router());
 //! axum::serve(tokio::net::TcpListener::bind("127.0.0.1:8080").await?, app).await
@@ -32,7 +32,6 @@ mod api;
 mod auth;
 mod batch;
 mod body;
-#[path = "chat_stub.rs"]
 pub mod chat;
 mod error;
 mod fields;

@@ -4,7 +4,7 @@ use crate::{
     chat::{ChatTemplate, TemplateError},
     metrics::Metrics,
 };
-use pi_engine::Engine;
+use pi_engine::{Engine, pi_gguf::Metadata};
 use std::{
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
@@ -17,6 +17,19 @@ pub struct Loaded {
     pub engine: Engine,
     /// Its chat template, if it has one; or why that cannot be used. Either way, completions work.
     pub chat: Result<Option<ChatTemplate>, TemplateError>,
+}
+
+impl Loaded {
+    /// A model with the chat template of its file, of which these are the keys.
+    pub fn new(engine: Engine, metadata: &Metadata) -> Self {
+        let chat = ChatTemplate::of(metadata, engine.tokenizer().clone()).map(Some);
+        Self { engine, chat }
+    }
+
+    /// A model for completions alone.
+    pub fn without_chat(engine: Engine) -> Self {
+        Self { engine, chat: Ok(None) }
+    }
 }
 
 /// How far a server is.

@@ -164,7 +164,19 @@ fn every_wrong_field_is_named() {
     assert_eq!(chat(json!({"top_logprobs": 21, "logprobs": true})).refused(400), "top_logprobs");
     assert_eq!(chat(json!({"logprobs": 5})).refused(400), "logprobs");
     assert_eq!(chat(json!({"max_tokens": 0})).refused(400), "max_tokens");
-    assert_eq!(chat(json!({"messages": [{"role": "user", "content": 7}]})).refused(400), "messages[0].content");
+    for (messages, param) in [
+        (json!([]), "messages"),
+        (json!("hi"), "messages"),
+        (json!(["hi"]), "messages[0]"),
+        (json!([{"content": "x"}]), "messages[0].role"),
+        (json!([{"role": 7, "content": "x"}]), "messages[0].role"),
+        (json!([{"role": "user", "content": "x"}, {"role": "user", "content": 5}]), "messages[1].content"),
+        (json!([{"role": "user", "content": ["x"]}]), "messages[0].content[0].type"),
+        (json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text"),
+        (json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type"),
+    ] {
+        assert_eq!(chat(json!({"messages": messages})).refused(400), param, "{messages}");
+    }
     assert_eq!(chat(json!({"messages": [{"role": "raise", "content": "x"}]})).refused(400), "messages");
     assert_eq!(chat(json!({"messages": null})).refused(400), "messages");
     for field in ["suffix", "echo"] {
@@ -354,7 +366,7 @@ fn a_model_that_cannot_be_loaded_is_a_reason_and_not_a_crash() {
 #[test]
 fn without_a_template_chats_are_refused_and_completions_work() {
     // T11
-    let server = start_with(options(), || Ok(pi_server::Loaded { engine: demo(), chat: Ok(None) }));
+    let server = start_with(options(), || Ok(pi_server::Loaded::without_chat(demo())));
     server.ready();
     let reply = server.post("/v1/chat/completions", &json!({"messages": [{"role": "user", "content": "x"}]}));
     assert_eq!(reply.refused(400), "messages");

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use hashbrown::HashMap;
 use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind, Tokenizer};
@@ -10,7 +11,7 @@ use super::bytes;
 use super::cache::WordCache;
 use super::error::{VocabError, VocabWarning};
 use super::gguf;
-use super::partition::Fragment;
+use super::partition::{Fragment, Rule};
 use super::pre::Pre;
 use super::spm::MAX_TEXT;
 use super::table::Table;
@@ -195,7 +196,12 @@ impl Tokenizer for Bpe {
         self.table.len()
     }
 
-    fn encode(&self, text: &[u8], options: EncodeOptions) -> Result<Vec<TokenId>, TextError> {
+    fn encode_quoting(
+        &self,
+        text: &[u8],
+        quoted: &[Range<usize>],
+        options: EncodeOptions,
+    ) -> Result<Vec<TokenId>, TextError> {
         if text.len() > MAX_TEXT {
             return Err(TextError::TooLong { bytes: text.len(), limit: MAX_TEXT });
         }
@@ -205,7 +211,7 @@ impl Tokenizer for Bpe {
         if options.add_special && special.add_bos {
             out.extend(special.bos);
         }
-        for fragment in self.table.partition.split(text, options.parse_special) {
+        for fragment in self.table.partition.split(text, Rule { parse_special: options.parse_special, quoted }) {
             match fragment {
                 Fragment::Token(id) => out.push(id),
                 Fragment::Text(range) => self.push_text(&text[range], &mut out, &mut scratch)?,

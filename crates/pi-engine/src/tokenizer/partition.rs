@@ -40,6 +40,25 @@ pub(super) struct Partition {
     any_swallows: bool,
 }
 
+/// What of a text may be a control token.
+#[derive(Clone, Copy)]
+pub(super) struct Rule<'a> {
+    /// Whether anything may.
+    pub parse_special: bool,
+    /// Where nothing may: ascending ranges.
+    pub quoted: &'a [Range<usize>],
+}
+
+impl Rule<'_> {
+    fn allows(&self, entry: &Entry, found: &Range<usize>) -> bool {
+        let quoted = || {
+            let first = self.quoted.partition_point(|q| q.end <= found.start);
+            self.quoted.get(first).is_some_and(|q| q.start < found.end)
+        };
+        !entry.on_request || (self.parse_special && !quoted())
+    }
+}
+
 /// Occurrences that overlap, and which tokens they are of.
 struct Cluster {
     serial: usize,
@@ -79,16 +98,16 @@ impl Partition {
     }
 
     /// The parts of `text` in order; no part is empty, and no two texts are neighbours.
-    pub(super) fn split(&self, text: &[u8], parse_special: bool) -> Vec<Fragment> {
+    pub(super) fn split(&self, text: &[u8], rule: Rule<'_>) -> Vec<Fragment> {
         if text.is_empty() {
             return Vec::new();
         }
         let mut fragments = Vec::new();
         let mut end = 0;
-        for cluster in self.clusters(text, parse_special) {
+        for cluster in self.clusters(text, rule) {
             push_text(&mut fragments, end..cluster.range.start);
             end = cluster.range.end;
-            for fragment in self.resolve(text, cluster) {
+            for fragment in self.resolve(text, cluster, rule) {
                 match fragment {
                     Fragment::Text(range) => push_text(&mut fragments, range),
                     token => fragments.push(token),
@@ -99,7 +118,7 @@ impl Partition {
         fragments
     }
 
-    fn clusters(&self, text: &[u8], parse_special: bool) -> Vec<Cluster> {
+    fn clusters(&self, text: &[u8], rule: Rule<'_>) -> Vec<Cluster> {
         let Some(matcher) = &self.matcher else { return Vec::new() };
         let mut clusters: Vec<Cluster> = Vec::new();
         // The serial of the last cluster that lists a token: runs of, say, line feeds match in very many ways.
@@ -107,11 +126,11 @@ impl Partition {
         let mut known = vec![usize::MAX; self.entries.len()];
         for found in matcher.find_overlapping_iter(text) {
             let rank = found.pattern().as_usize();
-            if self.entries[rank].on_request && !parse_special {
+            let mut range = found.range();
+            if !rule.allows(&self.entries[rank], &range) {
                 continue;
             }
             // Occurrences come in the order of their ends: only clusters at the end of the list can overlap.
-            let mut range = found.range();
             let mut joined: Option<Cluster> = None;
             while let Some(last) = clusters.pop_if(|last| range.start < last.range.end) {
                 range.start = range.start.min(last.range.start);
@@ -140,7 +159,7 @@ impl Partition {
         clusters
     }
 
-    fn resolve(&self, text: &[u8], mut cluster: Cluster) -> Vec<Fragment> {
+    fn resolve(&self, text: &[u8], mut cluster: Cluster, rule: Rule<'_>) -> Vec<Fragment> {
         cluster.ranks.sort_unstable();
         cluster.ranks.dedup();
         let mut fragments = vec![Fragment::Text(cluster.range)];
@@ -153,14 +172,20 @@ impl Partition {
                     next.push(fragment);
                     continue;
                 };
-                while let Some(at) = finder.find(&text[range.clone()]) {
-                    let found = range.start + at;
+                let mut from = range.start;
+                while let Some(at) = finder.find(&text[from..range.end]) {
+                    let found = from + at;
+                    if !rule.allows(entry, &(found..found + entry.text.len())) {
+                        from = found + 1;
+                        continue;
+                    }
                     push_text(&mut next, range.start..found);
                     next.push(Fragment::Token(entry.id));
                     range.start = found + entry.text.len();
                     while entry.swallows && !range.is_empty() && matches!(text[range.start], b' ' | b'\t'..=b'\r') {
                         range.start += 1;
                     }
+                    from = range.start;
                 }
                 push_text(&mut next, range);
             }
@@ -192,37 +217,52 @@ mod tests {
         Partition::new(&texts, &kinds, name).unwrap()
     }
 
+    const ALL: Rule<'_> = Rule { parse_special: true, quoted: &[] };
+    const NONE: Rule<'_> = Rule { parse_special: false, quoted: &[] };
+
     /// The definition: token after token, longest first, over all remaining text.
     fn plainly(partition: &Partition, text: &[u8]) -> Vec<Fragment> {
         let ranks = (0..partition.entries.len()).collect();
         if text.is_empty() {
             Vec::new()
         } else {
-            partition.resolve(text, Cluster { serial: 0, range: 0..text.len(), ranks })
+            partition.resolve(text, Cluster { serial: 0, range: 0..text.len(), ranks }, NONE)
         }
     }
 
     #[test]
     fn a_longer_token_goes_first_even_if_it_starts_later() {
         let partition = partition(&[("ab", TokenKind::Control), ("bcd", TokenKind::Control)], "");
-        assert_eq!(partition.split(b"abcd", true), [Fragment::Text(0..1), Fragment::Token(1)]);
-        assert_eq!(partition.split(b"xabc", true), [Fragment::Text(0..1), Fragment::Token(0), Fragment::Text(3..4)]);
+        assert_eq!(partition.split(b"abcd", ALL), [Fragment::Text(0..1), Fragment::Token(1)]);
+        assert_eq!(partition.split(b"xabc", ALL), [Fragment::Text(0..1), Fragment::Token(0), Fragment::Text(3..4)]);
     }
 
     #[test]
     fn without_a_request_only_user_defined_tokens_are_found() {
         let tokens = [("<s>", TokenKind::Control), ("<?>", TokenKind::Unknown), ("<u>", TokenKind::UserDefined)];
         let partition = partition(&tokens, "");
-        assert_eq!(partition.split(b"<s><?><u>", false), [Fragment::Text(0..6), Fragment::Token(2)]);
-        assert_eq!(partition.split(b"<s><?><u>", true).len(), 3);
+        assert_eq!(partition.split(b"<s><?><u>", NONE), [Fragment::Text(0..6), Fragment::Token(2)]);
+        assert_eq!(partition.split(b"<s><?><u>", ALL).len(), 3);
+    }
+
+    #[test]
+    fn what_is_quoted_is_no_control_token() {
+        let tokens = [("<s>", TokenKind::Control), ("<s><s>", TokenKind::Control), ("<u>", TokenKind::UserDefined)];
+        let partition = partition(&tokens, "");
+        let split = |text: &[u8], quoted: &[Range<usize>]| partition.split(text, Rule { parse_special: true, quoted });
+        assert_eq!(split(b"<s><s>", &[]), [Fragment::Token(1)]);
+        assert_eq!(split(b"<s><s>", &[3..4]), [Fragment::Token(0), Fragment::Text(3..6)]);
+        assert_eq!(split(b"<s><s>", &[0..1]), [Fragment::Text(0..3), Fragment::Token(0)]);
+        assert_eq!(split(b"<s><s>x<s>", &[0..1, 5..6]), [Fragment::Text(0..7), Fragment::Token(0)]);
+        assert_eq!(split(b"<u><s>", &[0..6]), [Fragment::Token(2), Fragment::Text(3..6)]);
     }
 
     #[test]
     fn phi_3_tokens_swallow_the_space_behind_them() {
         let partition = partition(&[("<|end|>", TokenKind::Control), ("<s>", TokenKind::Control)], "Phi-3-mini");
-        assert_eq!(partition.split(b"<|end|> \n x", true), [Fragment::Token(0), Fragment::Text(10..11)]);
-        assert_eq!(partition.split(b"<s> x", true), [Fragment::Token(1), Fragment::Text(3..5)]);
-        assert_eq!(partition.split(b"<|end|> ", true), [Fragment::Token(0)]);
+        assert_eq!(partition.split(b"<|end|> \n x", ALL), [Fragment::Token(0), Fragment::Text(10..11)]);
+        assert_eq!(partition.split(b"<s> x", ALL), [Fragment::Token(1), Fragment::Text(3..5)]);
+        assert_eq!(partition.split(b"<|end|> ", ALL), [Fragment::Token(0)]);
     }
 
     #[test]
@@ -230,7 +270,7 @@ mod tests {
         let runs: Vec<(String, TokenKind)> = (1..32).map(|n| ("\n".repeat(n), TokenKind::UserDefined)).collect();
         let runs: Vec<_> = runs.iter().map(|(text, kind)| (text.as_str(), *kind)).collect();
         let partition = partition(&runs, "");
-        let fragments = partition.split(&vec![b'\n'; 1 << 20], false);
+        let fragments = partition.split(&vec![b'\n'; 1 << 20], NONE);
         assert_eq!(fragments.len(), (1 << 20) / 31 + 1);
         assert_eq!(fragments.last(), Some(&Fragment::Token(((1 << 20) % 31 - 1) as TokenId)));
     }
@@ -243,7 +283,7 @@ mod tests {
         ) {
             let tokens: Vec<_> = tokens.iter().map(|text| (text.as_str(), TokenKind::UserDefined)).collect();
             let partition = partition(&tokens, "");
-            prop_assert_eq!(partition.split(text.as_bytes(), false), plainly(&partition, text.as_bytes()));
+            prop_assert_eq!(partition.split(text.as_bytes(), NONE), plainly(&partition, text.as_bytes()));
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use hashbrown::HashSet;
 use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind, Tokenizer};
@@ -12,7 +13,7 @@ use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind,
 use super::cache::WordCache;
 use super::error::{VocabError, VocabWarning};
 use super::gguf;
-use super::partition::Fragment;
+use super::partition::{Fragment, Rule};
 use super::pre::Pre;
 use super::table::{SPACE_MARK, Table};
 use super::vocab::Vocab;
@@ -219,7 +220,12 @@ impl Tokenizer for Spm {
         self.table.len()
     }
 
-    fn encode(&self, text: &[u8], options: EncodeOptions) -> Result<Vec<TokenId>, TextError> {
+    fn encode_quoting(
+        &self,
+        text: &[u8],
+        quoted: &[Range<usize>],
+        options: EncodeOptions,
+    ) -> Result<Vec<TokenId>, TextError> {
         if text.len() > MAX_TEXT {
             return Err(TextError::TooLong { bytes: text.len(), limit: MAX_TEXT });
         }
@@ -232,7 +238,7 @@ impl Tokenizer for Spm {
         let mut space = special.add_space_prefix;
         let mut marked = Vec::new();
         let mut scratch = Scratch::default();
-        for fragment in self.table.partition.split(text, options.parse_special) {
+        for fragment in self.table.partition.split(text, Rule { parse_special: options.parse_special, quoted }) {
             match fragment {
                 Fragment::Token(id) => {
                     out.push(id);

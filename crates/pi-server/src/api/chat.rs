@@ -45,9 +45,7 @@ fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
 /// What the model's template makes of a conversation.
 fn prompt(model: &Model, conversation: &Conversation) -> Result<Vec<TokenId>, ApiError> {
     match &model.chat {
-        Ok(Some(template)) => {
-            template.prompt(conversation).map_err(|e| ApiError::field("messages", format!("chat template: {e}")))
-        }
+        Ok(Some(template)) => template.prompt(conversation).map_err(|e| messages::refused(&e)),
         Ok(None) => Err(ApiError::unsupported(
             "messages",
             "the model's file has no chat template; /v1/completions works without one, and the server can be given one",

@@ -20,10 +20,8 @@ pub(super) async fn props(State(app): Shared) -> Answered {
         "presence_penalty": s.presence_penalty,
         "frequency_penalty": s.frequency_penalty,
     });
-    let chat = match &model.chat {
-        Ok(template) => value!({"available": template.is_some()}),
-        Err(e) => value!({"available": false, "error": e.to_string()}),
-    };
+    // as text, for clients that render it themselves; null without one
+    let chat = model.chat.as_ref().ok().and_then(|template| template.as_ref()).map(|template| template.source());
     Ok(json(&value!({
         "default_generation_settings": settings,
         "total_slots": options.parallel,

@@ -1,0 +1,56 @@
+//! The messages of OpenAI's interface, as templates expect them.
+
+use super::{Conversation, TemplateError};
+use serde_json::{Map, Value};
+
+/// Contents as text, arguments of calls as objects.
+pub(super) fn normal(conversation: &Conversation) -> Result<Conversation, TemplateError> {
+    let mut normal = conversation.clone();
+    for (i, message) in normal.messages.iter_mut().enumerate() {
+        let Value::Object(fields) = message else { return Err(wrong(format!("messages[{i}]"), "it is no object")) };
+        if !fields.get("role").is_some_and(Value::is_string) {
+            return Err(wrong(format!("messages[{i}].role"), "a text is needed"));
+        }
+        let content = content(i, fields.get("content"))?;
+        fields.insert("content".into(), Value::String(content));
+        arguments(fields);
+    }
+    Ok(normal)
+}
+
+fn wrong(field: String, why: &str) -> TemplateError {
+    TemplateError::Message { field, why: why.into() }
+}
+
+/// Templates print what they are given: nothing has to be an empty text, and parts have to be one.
+fn content(i: usize, value: Option<&Value>) -> Result<String, TemplateError> {
+    match value {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let part = |(k, part): (usize, &Value)| {
+                let field = format!("messages[{i}].content[{k}]");
+                match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+                    (Some("text" | "input_text" | "output_text"), Some(text)) => Ok(text.to_string()),
+                    (Some("text"), None) => Err(wrong(format!("{field}.text"), "a text is needed")),
+                    _ => Err(wrong(format!("{field}.type"), "only parts of type \"text\" are supported")),
+                }
+            };
+            Ok(parts.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?.join("\n"))
+        }
+        Some(_) => Err(wrong(format!("messages[{i}].content"), "a text or a list of parts is needed")),
+    }
+}
+
+/// OpenAI's interface has the arguments of a call as a text of JSON, templates take them as an object.
+fn arguments(message: &mut Map<String, Value>) {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        if let Some(arguments) = call.pointer_mut("/function/arguments")
+            && let Some(text) = arguments.as_str()
+            && let Ok(object @ Value::Object(_)) = serde_json::from_str(text)
+        {
+            *arguments = object;
+        }
+    }
+}
