@@ -169,22 +169,25 @@ fn the_queue_is_first_come_first_served_and_bounded() {
     let server = start(ServerOptions { parallel: 1, queue: 3, batch: 32, context: Some(30_000), ..options() });
     let first = server.open("/v1/completions", &endless(json!({})));
     until("it runs", || server.metric("pi_requests_running") == 1.0);
-    let order = std::sync::Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for i in 0..3 {
-            let (server, order) = (&server, &order);
-            scope.spawn(move || {
-                server.complete(json!({"max_tokens": 2}));
-                order.lock().unwrap().push(i);
-            });
-            until("it waits", || server.metric("pi_requests_waiting") == f64::from(i + 1));
-        }
+    // each prompt goes on where the one before ends: what it finds computed says which one that was
+    let ids: Vec<u32> = (0..30).map(|i| 100 + i * 7).collect();
+    let cached: Vec<Value> = thread::scope(|scope| {
+        let waiting: Vec<_> = (1..=3)
+            .map(|i| {
+                let (server, prompt) = (&server, json!(ids[..10 * i]));
+                let client = scope.spawn(move || server.complete(json!({"prompt": prompt, "max_tokens": 1})));
+                until("it waits", || server.metric("pi_requests_waiting") == i as f64);
+                client
+            })
+            .collect();
         let reply = server.post("/v1/completions", &json!({"prompt": "a"}));
         reply.refused(429);
         assert!(reply.header("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
         drop(first);
+        let cached = |got: Value| got["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+        waiting.into_iter().map(|client| cached(client.join().unwrap())).collect()
     });
-    assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+    assert_eq!(json!(cached), json!([0, 10, 20]));
     assert_eq!(server.metric("pi_requests_refused_total"), 1.0);
     server.is_well();
 }
