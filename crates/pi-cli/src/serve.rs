@@ -38,7 +38,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1", help_heading = "Server")]
     pub host: String,
     /// Port; 0 takes a free one, which is printed
-    #[arg(long, value_name = "PORT", default_value_t = 8080, help_heading = "Server")]
+    #[arg(long, value_name = "PORT", default_value_t = 8080, allow_negative_numbers = true, help_heading = "Server")]
     pub port: u16,
     /// Key that must come with every request but /health. May be given several times. Other users of this machine can see
     /// command lines: --api-key-file is safer
@@ -62,10 +62,16 @@ pub struct ServeFlags {
           value_parser = value_parser!(u32).range(0..=65536), help_heading = "Server")]
     pub queue: u32,
     /// Seconds that a request may take from its arrival to its end; 0: as long as it likes
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 3600,
+        allow_negative_numbers = true,
+        help_heading = "Server"
+    )]
     pub timeout: u32,
     /// Seconds that requests in progress may still take after SIGTERM or Ctrl-C
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true, help_heading = "Server")]
     pub drain_timeout: u32,
     /// How conversations are written, instead of the template in the file: a name (chatml, llama2, llama3, gemma, plain) or a file
     #[arg(long, value_name = "NAME|FILE", help_heading = "Server")]

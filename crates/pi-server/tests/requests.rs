@@ -373,3 +373,103 @@ fn without_a_template_chats_are_refused_and_completions_work() {
     assert!(reply.text.contains("template"));
     server.is_well();
 }
+
+#[test]
+fn whatever_comes_is_answered_or_refused_and_never_a_failure_of_the_server() {
+    let server = start(ServerOptions { context: Some(48), ..options() });
+    let mut random = pi_testkit::Random(1);
+    let odd = [
+        "null",
+        "true",
+        "-1",
+        "0",
+        "1",
+        "1.5",
+        "1e308",
+        "-1e-308",
+        "18446744073709551615",
+        "99999999999999999999",
+        "\"\"",
+        "\"x\"",
+        "\"\\u0000\\uFDD0\"",
+        "[]",
+        "[[]]",
+        "{}",
+        "[null]",
+        "[1,\"x\"]",
+        "{\"a\":{\"b\":[]}}",
+        "\"\\ud83e\\udd99\"",
+        "{\"1\":1}",
+        "[{\"role\":\"user\",\"content\":\"x\"}]",
+        "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\"}]}]",
+        "[{}]",
+        "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}]",
+    ];
+    let names = [
+        "prompt",
+        "messages",
+        "model",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repeat_penalty",
+        "repeat_last_n",
+        "stop",
+        "presence_penalty",
+        "frequency_penalty",
+        "max_tokens",
+        "max_completion_tokens",
+        "seed",
+        "stream",
+        "stream_options",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "n",
+        "best_of",
+        "echo",
+        "suffix",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "grammar",
+        "cache_prompt",
+        "ignore_eos",
+        "add_generation_prompt",
+        "chat_template_kwargs",
+        "content",
+        "tokens",
+        "user",
+        "with_pieces",
+        "add_special",
+        "parse_special",
+    ];
+    let good = [
+        ("/v1/completions", "\"prompt\":\"a\""),
+        ("/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"),
+        ("/tokenize", "\"content\":\"a\""),
+        ("/detokenize", "\"tokens\":[20]"),
+    ];
+    let mut answered = 0;
+    for _ in 0..600 {
+        let (path, fields) = good[random.below(good.len())];
+        let mut body = format!("{{{fields}");
+        for _ in 0..random.below(4) {
+            body += &format!(",\"{}\":{}", names[random.below(names.len())], odd[random.below(odd.len())]);
+        }
+        body.push('}');
+        let mut bytes = body.clone().into_bytes();
+        if random.below(4) == 0 {
+            let at = random.below(bytes.len());
+            bytes[at] = random.below(256) as u8;
+        }
+        let reply = server.send(path, &bytes);
+        match reply.status {
+            200 => answered += 1,
+            _ => drop(reply.refused(400)),
+        }
+    }
+    assert!((100..500).contains(&answered), "{answered} of 600: both happen");
+    server.is_well();
+}
