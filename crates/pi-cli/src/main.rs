@@ -7,6 +7,7 @@
 //! | `loading` | from shared options to an engine |
 //! | `chat` | `pi chat`: a conversation in the terminal |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
+//! | `serve` | `pi serve`: an OpenAI-compatible server |
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
 //! | `doctor` | `pi doctor`: what this machine can do |
@@ -66,6 +67,7 @@ mod quantize;
 mod repack;
 mod result;
 mod run;
+mod serve;
 mod synth;
 mod train;
 mod values;
@@ -101,6 +103,8 @@ enum Command {
     Run(Box<flags::RunFlags>),
     /// Talk with a model
     Chat(Box<chat::ChatFlags>),
+    /// Answer OpenAI's clients over HTTP
+    Serve(Box<serve::ServeFlags>),
     /// Show what is in a model file
     Inspect(inspect::InspectFlags),
     /// Time models, or single operators
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
         Command::Run(flags) => run::run(&flags),
         Command::Chat(flags) => chat::chat(&flags),
+        Command::Serve(flags) => serve::serve(&flags),
         Command::Inspect(flags) => inspect::inspect(&flags),
         Command::Bench(flags) => bench::bench(&flags),
         Command::Perplexity(flags) => perplexity::perplexity(&flags),

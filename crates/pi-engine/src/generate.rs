@@ -3,10 +3,9 @@
 use crate::{
     Error, Result, Session, Stats,
     sampler::{Chain, Sampler, SamplingParams},
-    stop::StopFilter,
-    tokenizer::StreamDecoder,
+    turn::Turn,
 };
-use pi_core::text::{DecodeOptions, TokenId};
+use pi_core::text::TokenId;
 use std::{
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -152,83 +151,40 @@ impl Session {
         prompt.iter().for_each(|&t| sampler.accept(t));
         let prompt_time = start.elapsed();
         self.reset_stats();
-        let room = (self.context() - self.len(seq) + 1).min(options.max_tokens.unwrap_or(usize::MAX)).min(1 << 16);
-        let mut out = Output {
-            decoder: StreamDecoder::continuing(engine.tokenizer().clone(), DecodeOptions::default()),
-            filter: StopFilter::new(&options.stop),
-            text: String::with_capacity(8 * room),
-            sink,
-        };
-        let (mut tokens, start) = (Vec::with_capacity(room), Instant::now());
+        let mut turn = Turn::new(&engine, options, self.context() - self.len(seq) + 1);
+        let start = Instant::now();
         let mut pending = None;
         let stop = loop {
-            if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
+            if turn.is_full() {
                 break StopReason::Length;
             }
-            if out.sink.proceed().is_break() {
+            if sink.proceed().is_break() {
                 break StopReason::Cancelled;
             }
-            let token = sampler.sample(self.logits(0)?)?;
-            if !options.ignore_eos && engine.tokenizer().special().is_eog(token) {
-                break StopReason::Eos(token);
+            let before = turn.tokens().len();
+            let ended = turn.next(self.logits(0)?, sampler)?;
+            pending = turn.tokens().get(before).copied();
+            let flow = show(sink, turn.fresh());
+            match (ended, pending) {
+                (Some(stop @ (StopReason::Eos(_) | StopReason::Stop(_))), _) => break stop,
+                _ if flow.is_break() => break StopReason::Cancelled,
+                (Some(stop), _) => break stop,
+                (None, _) if self.len(seq) >= self.context() => break StopReason::Context,
+                (None, Some(token)) => self.step(&[crate::StepToken { token, seq, logits: true }])?,
+                (None, None) => {}
             }
-            sampler.accept(token);
-            tokens.push(token);
-            pending = Some(token);
-            if let Some(stop) = out.push(token)? {
-                break stop;
-            }
-            if options.max_tokens.is_some_and(|n| tokens.len() >= n) {
-                break StopReason::Length;
-            }
-            if self.len(seq) >= self.context() {
-                break StopReason::Context;
-            }
-            self.step(&[crate::StepToken { token, seq, logits: true }])?;
             pending = None;
         };
         self.set_pending(seq, pending);
         let decode_time = start.elapsed();
-        let text = out.finish(&stop);
+        turn.finish(&stop);
+        let _ = show(sink, turn.fresh());
+        let (text, tokens) = turn.into_parts();
         let stats = self.stats();
         Ok(Generated { text, tokens, stop, seed: 0, prompt_tokens: prompt.len(), prompt_time, decode_time, stats })
     }
 }
 
-/// Tokens to text: whole characters, stop strings taken out.
-struct Output<'a> {
-    decoder: StreamDecoder,
-    filter: StopFilter<'a>,
-    text: String,
-    sink: &'a mut dyn Sink,
-}
-
-impl Output<'_> {
-    fn push(&mut self, token: TokenId) -> Result<Option<StopReason>> {
-        let (text, stop) = self.filter.push(self.decoder.push(token)?);
-        let flow = show(&mut self.text, self.sink, text);
-        Ok(match stop {
-            Some(stop) => Some(StopReason::Stop(stop.into())),
-            None if flow.is_break() => Some(StopReason::Cancelled),
-            None => None,
-        })
-    }
-
-    /// What was held back is shown, unless a stop string ended the text.
-    fn finish(mut self, stop: &StopReason) -> String {
-        if !matches!(stop, StopReason::Stop(_) | StopReason::Cancelled) {
-            let (text, _) = self.filter.push(self.decoder.finish());
-            let _ = show(&mut self.text, self.sink, text);
-            let _ = show(&mut self.text, self.sink, self.filter.finish());
-        }
-        self.text
-    }
-}
-
-fn show(all: &mut String, sink: &mut dyn Sink, text: &str) -> ControlFlow<()> {
-    if text.is_empty() {
-        return ControlFlow::Continue(());
-    }
-    all.push_str(text);
-    sink.text(text)
+fn show(sink: &mut dyn Sink, text: &str) -> ControlFlow<()> {
+    if text.is_empty() { ControlFlow::Continue(()) } else { sink.text(text) }
 }

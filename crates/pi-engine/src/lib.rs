@@ -50,6 +50,7 @@ mod stream;
 pub mod tokenizer;
 #[cfg(feature = "train")]
 pub mod train;
+mod turn;
 mod watched;
 
 pub use config::{ModelConfig, NormKind};
@@ -67,6 +68,7 @@ pub use session::{Session, SessionOptions, Stats, StepToken};
 pub use source::WeightSource;
 pub use sparsity::{Sparsity, SparsityReport};
 pub use stream::Streaming;
+pub use turn::Turn;
 
 pub use pi_core;
 pub use pi_gguf;

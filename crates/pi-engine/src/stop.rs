@@ -2,22 +2,22 @@
 
 /// Looks for stop strings in text that comes in pieces. Text that may be the start of one is held back until it is decided.
 #[derive(Debug)]
-pub(crate) struct StopFilter<'a> {
-    stops: &'a [String],
+pub(crate) struct StopFilter {
+    stops: Vec<String>,
     held: String,
     /// Bytes at the start of `held` that were given away by the last call.
     shown: usize,
 }
 
-impl<'a> StopFilter<'a> {
+impl StopFilter {
     /// Empty stop strings are ignored.
-    pub(crate) fn new(stops: &'a [String]) -> Self {
-        Self { stops, held: String::with_capacity(256), shown: 0 }
+    pub(crate) fn new(stops: &[String]) -> Self {
+        Self { stops: stops.to_vec(), held: String::with_capacity(256), shown: 0 }
     }
 
     /// Adds a piece; returns the text that is now safe to show, and the stop string if one is complete. Text from the stop
     /// string on is dropped.
-    pub(crate) fn push(&mut self, piece: &str) -> (&str, Option<&'a str>) {
+    pub(crate) fn push(&mut self, piece: &str) -> (&str, Option<&str>) {
         self.held.drain(..self.shown);
         self.held.push_str(piece);
         let stops = self.stops.iter().filter(|s| !s.is_empty());

@@ -125,12 +125,19 @@ fn template(given: Option<&str>, engine: &Engine, path: &Path) -> Result<ChatTem
         let metadata = File::open(path).map_err(|e| Failure::engine(&Error::from(e), path))?.metadata().clone();
         return ChatTemplate::of(&metadata, tokenizer).map_err(|e| wrong(&path.display().to_string(), &e));
     };
+    ChatTemplate::new(&source(given)?, tokenizer).map_err(|e| wrong(given, &e))
+}
+
+/// What `--chat-template` names: a preset's name, or the text in a file.
+///
+/// # Errors
+/// If it is neither.
+pub fn source(given: &str) -> Result<String> {
     if PRESETS.iter().any(|(name, _)| *name == given) {
-        return ChatTemplate::new(given, tokenizer).map_err(|e| wrong(given, &e));
+        return Ok(given.into());
     }
-    let text = fs::read_to_string(given).map_err(|e| {
+    fs::read_to_string(given).map_err(|e| {
         let names = PRESETS.map(|(name, _)| name).join(", ");
         Failure::value(given, "--chat-template <NAME|FILE>", format!("neither a name ({names}) nor a file: {e}"))
-    })?;
-    ChatTemplate::new(&text, tokenizer).map_err(|e| wrong(given, &e))
+    })
 }

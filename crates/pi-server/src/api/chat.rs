@@ -1,0 +1,63 @@
+//! `/v1/chat/completions`.
+
+use super::{
+    Answered, Shared,
+    answer::{Reply, Shape},
+    messages,
+    params::{self, TOP},
+    submit::{blocking, enter, submit},
+};
+use crate::{
+    body,
+    chat::Conversation,
+    error::ApiError,
+    fields::{Fields, wrong},
+    state::Model,
+};
+use axum::extract::{Request, State};
+use pi_engine::pi_core::text::TokenId;
+use serde_json::{Map, Value};
+
+pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
+    let model = app.model()?;
+    let mut fields = body::object(&app, request).await?;
+    let mut params = params::read(&fields, &app, &model, 1)?;
+    params.logprobs = logprobs(&fields)?;
+    let conversation = conversation(&mut fields)?;
+    let ticket = enter(&app)?;
+    let asked = model.clone();
+    let prompt = blocking(move || prompt(&asked, &conversation)).await?;
+    let (events, seed) = submit(&app, &model, ticket, prompt, "messages", &params)?;
+    Reply::new(Shape::Chat, &app, model, &params, seed).respond(events, params.stream).await
+}
+
+fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
+    let extra = match fields.take("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(extra)) => extra,
+        Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
+    };
+    let messages = messages::read(fields.take("messages"))?;
+    Ok(Conversation { messages, tools: None, add_generation_prompt, extra })
+}
+
+/// What the model's template makes of a conversation.
+fn prompt(model: &Model, conversation: &Conversation) -> Result<Vec<TokenId>, ApiError> {
+    match &model.chat {
+        Ok(Some(template)) => template.prompt(conversation).map_err(|e| messages::refused(&e)),
+        Ok(None) => Err(ApiError::unsupported(
+            "messages",
+            "the model's file has no chat template; /v1/completions works without one, and the server can be given one",
+        )),
+        Err(e) => Err(ApiError::unsupported("messages", format!("the model's chat template cannot be used: {e}"))),
+    }
+}
+
+fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    match fields.integer("top_logprobs", 0..=TOP)? {
+        Some(n) if n > 0 && !wanted => Err(ApiError::field("top_logprobs", "expected only with \"logprobs\": true")),
+        top => Ok(wanted.then(|| top.unwrap_or(0) as usize)),
+    }
+}

@@ -1,0 +1,55 @@
+//! `/v1/completions`.
+
+use super::{
+    Answered, Shared,
+    answer::{Reply, Shape},
+    params::{self, TOP},
+    submit::{blocking, enter, submit},
+    tokenize::ids,
+};
+use crate::{body, error::ApiError, fields::wrong, state::Model};
+use axum::extract::{Request, State};
+use pi_engine::pi_core::text::TokenId;
+use serde_json::Value;
+
+const EXPECTED: &str = "a string or an array of token ids";
+
+pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
+    let model = app.model()?;
+    let mut fields = body::object(&app, request).await?;
+    let mut params = params::read(&fields, &app, &model, 0)?;
+    params.logprobs = fields.integer("logprobs", 0..=TOP)?.map(|n| n as usize);
+    let prompt = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", format!("expected {EXPECTED}")))?;
+    let ticket = enter(&app)?;
+    let asked = model.clone();
+    let prompt = blocking(move || tokens(&asked, prompt)).await?;
+    let (events, seed) = submit(&app, &model, ticket, prompt, "prompt", &params)?;
+    Reply::new(Shape::Text, &app, model, &params, seed).respond(events, params.stream).await
+}
+
+/// The tokens of a prompt: a text with what the vocabulary puts around it, or ids as they are. A list of one prompt is that one.
+fn tokens(model: &Model, prompt: Value) -> Result<Vec<TokenId>, ApiError> {
+    let text = match prompt {
+        Value::String(text) => text,
+        Value::Array(mut all) => match all.first() {
+            None => return Err(ApiError::field("prompt", format!("expected {EXPECTED}, got an empty array"))),
+            Some(Value::Number(_)) => return ids(&Value::Array(all), "prompt", model.engine.vocab()),
+            Some(Value::String(_) | Value::Array(_)) if all.len() > 1 => {
+                return Err(ApiError::unsupported("prompt", "expected one prompt per request, got several"));
+            }
+            Some(Value::String(_)) => return tokens(model, all.swap_remove(0)),
+            Some(Value::Array(inner)) if inner.iter().all(Value::is_number) => {
+                return tokens(model, all.swap_remove(0));
+            }
+            Some(other) => return Err(wrong("prompt", EXPECTED, other)),
+        },
+        other => return Err(wrong("prompt", EXPECTED, &other)),
+    };
+    if text.is_empty() {
+        let begin = model.engine.tokenizer().special().bos;
+        return begin.map(|bos| vec![bos]).ok_or_else(|| {
+            ApiError::field("prompt", "expected some text: the vocabulary has no token that begins an empty one")
+        });
+    }
+    model.engine.encode_prompt(&text).map_err(|e| ApiError::field("prompt", e.to_string()))
+}

@@ -1,0 +1,21 @@
+//! `/health` for load balancers, `/metrics` for Prometheus.
+
+use super::{Answered, Shared, json, text};
+use crate::{error::ApiError, state::Phase};
+use axum::{extract::State, response::Response};
+use serde_json::json as value;
+
+/// 200 if requests are answered; 503 with the reason while the model is loaded, when it could not be, and during shutdown.
+pub(super) async fn health(State(app): Shared) -> Answered {
+    match app.state.phase.borrow().clone() {
+        Phase::Ready => Ok(json(&value!({"status": "ok"}))),
+        // what exactly went wrong is for those who have a key, and for the log
+        Phase::Failed(_) => Err(ApiError::unavailable("the engine is not running", 60)),
+        _ => app.model().map(|_| json(&value!({"status": "ok"}))),
+    }
+}
+
+pub(super) async fn metrics(State(app): Shared) -> Response {
+    let ready = *app.state.phase.borrow() == Phase::Ready;
+    text(app.state.metrics.text(ready), "text/plain; version=0.0.4; charset=utf-8")
+}

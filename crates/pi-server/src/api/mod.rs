@@ -1,0 +1,130 @@
+//! The routes.
+//!
+//! | file | what |
+//! |---|---|
+//! | `chat`, `messages` | `/v1/chat/completions`, and the messages it takes |
+//! | `completions` | `/v1/completions` |
+//! | `params` | the fields that both have: sampling, stops, lengths |
+//! | `submit` | from a prompt to a job of the engine's thread |
+//! | `answer` | from its events to a response, whole or streamed |
+//! | `models`, `props`, `tokenize`, `health` | the small ones |
+
+pub(crate) mod answer;
+mod chat;
+mod completions;
+mod health;
+mod messages;
+mod models;
+mod params;
+mod props;
+mod submit;
+mod tokenize;
+
+use crate::{
+    auth,
+    error::ApiError,
+    server::App,
+    state::{Model, Phase},
+};
+use axum::{
+    Router,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderName, HeaderValue, Method, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use std::{sync::Arc, time::Duration};
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+type Shared = State<Arc<App>>;
+type Answered = Result<Response, ApiError>;
+
+/// How long clients are asked to wait while the model is loaded, in seconds.
+const LOADING: u32 = 2;
+
+/// All routes of a server.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(models::embeddings))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::one))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/props", get(props::props))
+        .route("/metrics", get(health::metrics))
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(middleware::from_fn_with_state(app.clone(), guard));
+    let all = guarded
+        .route("/health", get(health::health))
+        .method_not_allowed_fallback(not_allowed)
+        .layer(middleware::from_fn_with_state(app.clone(), count));
+    match cors(&app.options.cors) {
+        Some(cors) => all.layer(cors).with_state(app),
+        None => all.with_state(app),
+    }
+}
+
+/// Lets web pages of these origins in. Origins that cannot be written in a header match none.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let origin = match origins.iter().any(|o| o == "*") {
+        true => AllowOrigin::any(),
+        false => AllowOrigin::list(origins.iter().filter_map(|o| HeaderValue::from_str(o).ok())),
+    };
+    let headers: [HeaderName; 2] = [header::AUTHORIZATION, header::CONTENT_TYPE];
+    let methods = [Method::GET, Method::POST];
+    let layer = CorsLayer::new().allow_origin(origin).allow_methods(methods).allow_headers(headers);
+    Some(layer.max_age(Duration::from_secs(600)))
+}
+
+/// Asks for a key.
+async fn guard(State(app): Shared, request: Request, next: Next) -> Answered {
+    match auth::allowed(&app.options.api_keys, request.headers()) {
+        true => Ok(next.run(request).await),
+        false => Err(ApiError::key()),
+    }
+}
+
+/// Counts responses. Unknown paths count together: clients must not be able to make the list longer.
+async fn count(State(app): Shared, path: Option<MatchedPath>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let route = path.as_ref().map_or("other", MatchedPath::as_str);
+    app.state.metrics.response(route, response.status().as_u16());
+    response
+}
+
+async fn unknown(request: Request) -> ApiError {
+    ApiError::route(request.uri().path())
+}
+
+async fn not_allowed(request: Request) -> ApiError {
+    ApiError::method(request.method().as_str(), request.uri().path())
+}
+
+impl App {
+    /// The model, if it can be asked something.
+    pub(crate) fn model(&self) -> Result<Arc<Model>, ApiError> {
+        match (&*self.state.phase.borrow(), self.state.model.get()) {
+            (Phase::Ready, Some(model)) => Ok(model.clone()),
+            (Phase::Loading | Phase::Ready, _) => Err(ApiError::unavailable("the model is being loaded", LOADING)),
+            (Phase::Draining, _) => Err(ApiError::unavailable("the server is shutting down", LOADING)),
+            (Phase::Failed(why), _) => Err(ApiError::unavailable(format!("the engine is not running: {why}"), 60)),
+        }
+    }
+}
+
+/// A good answer.
+fn json(body: &serde_json::Value) -> Response {
+    crate::error::json_response(axum::http::StatusCode::OK, body)
+}
+
+/// Plain text.
+fn text(body: String, kind: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, kind)], body).into_response()
+}

@@ -1,0 +1,176 @@
+//! The server: a thread that owns the engine, and a router that talks to it.
+
+use crate::{
+    api,
+    batch::{job::Job, queue::Door, worker},
+    options::ServerOptions,
+    state::{Loaded, Model, Phase, State, now},
+};
+use axum::Router;
+use pi_engine::{SessionOptions, pi_core::Error as CoreError};
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
+    time::Duration,
+};
+use tokio::{net::TcpListener, time::timeout};
+
+/// An OpenAI-compatible server. Mount its [`router`](Self::router) into a program of your own, or let [`serve`](Self::serve) do the
+/// rest. When it and its routers are dropped, the engine's thread ends after the answers in progress.
+#[derive(Clone)]
+pub struct Server {
+    app: Arc<App>,
+}
+
+/// What handlers know.
+pub(crate) struct App {
+    pub options: ServerOptions,
+    pub state: Arc<State>,
+    pub jobs: Sender<Job>,
+    pub door: Arc<Door>,
+}
+
+impl Server {
+    /// Starts the engine's thread. It calls `load` first; until that is done, `/health` and all other routes answer 503.
+    ///
+    /// # Errors
+    /// If settings make no sense, or the system refuses to start a thread.
+    pub fn start<L>(options: ServerOptions, load: L) -> io::Result<Self>
+    where
+        L: FnOnce() -> Result<Loaded, String> + Send + 'static,
+    {
+        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what.to_string()));
+        if options.parallel == 0 || options.batch == 0 || options.body_limit == 0 {
+            return wrong("parallel, batch and body_limit: expected at least 1");
+        }
+        if options.api_keys.iter().any(|key| key.trim().is_empty()) {
+            return wrong("api_keys: expected keys that are not empty");
+        }
+        let state = Arc::new(State::new(options.parallel));
+        let (jobs, todo) = mpsc::channel();
+        let door = Door::new(options.parallel.saturating_add(options.queue));
+        let app = Arc::new(App { options: options.clone(), state: state.clone(), jobs, door });
+        let work = move || {
+            // Our own mistakes must not leave a server that takes requests and never answers.
+            let worked = catch_unwind(AssertUnwindSafe(|| work(&options, &state, load, &todo)));
+            match worked {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => state.fail(why),
+                Err(_) => state.fail("the engine's thread panicked"),
+            }
+        };
+        std::thread::Builder::new().name("pi-engine".into()).spawn(work)?;
+        Ok(Self { app })
+    }
+
+    /// All routes. It may be mounted anywhere and cloned.
+    pub fn router(&self) -> Router {
+        api::router(self.app.clone())
+    }
+
+    /// How far the server is.
+    pub fn phase(&self) -> Phase {
+        self.app.state.phase.borrow().clone()
+    }
+
+    /// Waits until the model is loaded.
+    ///
+    /// # Errors
+    /// Why it could not be.
+    pub async fn loaded(&self) -> Result<(), String> {
+        let mut phase = self.app.state.phase.subscribe();
+        let phase = phase.wait_for(|phase| *phase != Phase::Loading).await.map(|phase| phase.clone());
+        match phase {
+            Ok(Phase::Failed(why)) => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the engine cannot be used any more, which should never be, and says why.
+    pub async fn failed(&self) -> String {
+        let mut phase = self.app.state.phase.subscribe();
+        let phase = phase.wait_for(|phase| matches!(phase, Phase::Failed(_))).await.map(|phase| phase.clone());
+        match phase {
+            Ok(Phase::Failed(why)) => why,
+            _ => "the server was dropped".into(),
+        }
+    }
+
+    /// Positions of each slot's context, once the model is loaded.
+    pub fn context(&self) -> Option<usize> {
+        self.app.state.model.get().map(|model| model.context)
+    }
+
+    /// Requests that are waiting or running.
+    pub fn requests(&self) -> usize {
+        self.app.door.inside()
+    }
+
+    /// From now on new requests are refused with 503; those that are there go on.
+    pub fn drain(&self) {
+        self.app.state.phase.send_if_modified(|phase| {
+            let failed = matches!(phase, Phase::Failed(_));
+            if !failed {
+                *phase = Phase::Draining;
+            }
+            !failed
+        });
+    }
+
+    /// Answers on `listener` until `shutdown` comes; then no more connections are taken, and what is in progress may go on for
+    /// `drain`. False if something was cut off by that.
+    ///
+    /// # Errors
+    /// If the listener fails.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+        drain: Duration,
+    ) -> io::Result<bool> {
+        let server = self.clone();
+        let (asked, mut ask) = tokio::sync::watch::channel(false);
+        let stop = async move {
+            shutdown.await;
+            server.drain();
+            let _ = asked.send(true);
+        };
+        let serving = axum::serve(listener, self.router()).with_graceful_shutdown(stop);
+        let mut serving = std::pin::pin!(serving.into_future());
+        tokio::select! {
+            ended = &mut serving => return ended.map(|()| true),
+            _ = ask.wait_for(|asked| *asked) => {}
+        }
+        match timeout(drain, serving).await {
+            Ok(ended) => ended.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+/// The engine's thread: loads, says so, and works.
+fn work(
+    options: &ServerOptions,
+    state: &State,
+    load: impl FnOnce() -> Result<Loaded, String>,
+    todo: &Receiver<Job>,
+) -> Result<(), String> {
+    let Loaded { engine, chat } = load()?;
+    let (slots, batch) = (options.parallel, options.batch.max(options.parallel));
+    let context = options.context.map(|n| if n == 0 { engine.config().context } else { n });
+    let wanted = SessionOptions { context, batch, sequences: slots, logits: slots };
+    let session = engine.session(&wanted).map_err(|e| match e {
+        pi_engine::Error::Core(CoreError::Device { .. }) => format!("{e} ({slots} slots: --parallel, --ctx-size)"),
+        e => e.to_string(),
+    })?;
+    if let Err(e) = options.sampling.check(engine.vocab()) {
+        return Err(e.to_string());
+    }
+    state.ready(Model { engine, chat, context: session.context(), created: now() });
+    worker::run(session, slots, todo, &state.metrics);
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What the server's two sides share: how far it is, the model once it is there, what was counted.
+
+use crate::{
+    chat::{ChatTemplate, TemplateError},
+    metrics::Metrics,
+};
+use pi_engine::{Engine, pi_gguf::Metadata};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
+};
+use tokio::sync::watch;
+
+/// What the loader brings.
+pub struct Loaded {
+    /// The model.
+    pub engine: Engine,
+    /// Its chat template, if it has one; or why that cannot be used. Either way, completions work.
+    pub chat: Result<Option<ChatTemplate>, TemplateError>,
+}
+
+impl Loaded {
+    /// A model with the chat template of its file, of which these are the keys.
+    pub fn new(engine: Engine, metadata: &Metadata) -> Self {
+        let chat = ChatTemplate::of(metadata, engine.tokenizer().clone()).map(Some);
+        Self { engine, chat }
+    }
+
+    /// A model for completions alone.
+    pub fn without_chat(engine: Engine) -> Self {
+        Self { engine, chat: Ok(None) }
+    }
+}
+
+/// How far a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The model is being loaded.
+    Loading,
+    /// Requests are answered.
+    Ready,
+    /// The model could not be loaded, or the engine ended: nothing will ever be answered.
+    Failed(String),
+    /// No new requests are taken.
+    Draining,
+}
+
+/// A model that requests can be made for.
+pub(crate) struct Model {
+    pub engine: Engine,
+    pub chat: Result<Option<ChatTemplate>, TemplateError>,
+    /// Positions of a slot.
+    pub context: usize,
+    /// Seconds since 1970 when it was there.
+    pub created: u64,
+}
+
+/// Shared by handlers and the engine's thread.
+pub(crate) struct State {
+    pub phase: watch::Sender<Phase>,
+    pub model: OnceLock<Arc<Model>>,
+    pub metrics: Metrics,
+}
+
+impl State {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { phase: watch::Sender::new(Phase::Loading), model: OnceLock::new(), metrics: Metrics::new(slots) }
+    }
+
+    /// The model may be asked from now on, unless the server is to end already.
+    pub(crate) fn ready(&self, model: Model) {
+        let _ = self.model.set(Arc::new(model));
+        self.phase.send_if_modified(|phase| {
+            let loading = *phase == Phase::Loading;
+            if loading {
+                *phase = Phase::Ready;
+            }
+            loading
+        });
+    }
+
+    pub(crate) fn fail(&self, why: impl Into<String>) {
+        self.phase.send_replace(Phase::Failed(why.into()));
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}

@@ -1,0 +1,475 @@
+//! Wrong requests: refused with the name of what is wrong, and the server goes on.
+
+mod common;
+
+use common::*;
+use pi_server::{Phase, ServerOptions};
+use serde_json::{Value, json};
+use std::{sync::mpsc, time::Duration};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// Every route, with the method it is for.
+const ROUTES: [(&str, &str); 9] = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/demo"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/props"),
+    ("GET", "/metrics"),
+];
+
+#[test]
+fn bodies_that_are_no_json_objects_are_refused() {
+    // H01
+    let server = start(options());
+    for path in ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"] {
+        let bad: [&[u8]; 9] = [
+            br#"{"model":..."#,
+            b"",
+            b"hello",
+            b"[]",
+            b"\"x\"",
+            b"{\"prompt\": \"\xff\xfe\"}",
+            b"\xff",
+            b"{\"a\": 1,}",
+            br#"{"prompt": "\ud800"}"#,
+        ];
+        for body in bad {
+            server.send(path, body).refused(400);
+        }
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx"] {
+            server.call("POST", path, &[("content-type", kind)], b"{}").refused(415);
+        }
+        server.call("POST", path, &[], b"{}").refused(415);
+    }
+    let good = br#"{"prompt": "a", "max_tokens": 1}"#;
+    server.call("POST", "/v1/completions", &[("content-type", "Application/JSON; charset=utf-8")], good).ok();
+    server.is_well();
+}
+
+#[test]
+fn nesting_without_end_is_refused() {
+    // H02
+    let server = start(options());
+    let deep = |n: usize, close: bool| "[".repeat(n) + &if close { "]".repeat(n) } else { String::new() };
+    for (n, close) in [(3000, false), (10_000, true), (200_000, true)] {
+        for field in ["tools", "unknown", "prompt", "messages"] {
+            let body = format!("{{\"prompt\": \"a\", \"{field}\": {}}}", deep(n, close));
+            server.send("/v1/completions", body.as_bytes()).refused(400);
+            server.send("/v1/chat/completions", body.as_bytes()).refused(400);
+        }
+    }
+    let objects = "{\"a\":".repeat(10_000) + "1" + &"}".repeat(10_000);
+    server.send("/v1/completions", format!("{{\"x\": {objects}}}").as_bytes()).refused(400);
+    server.is_well();
+}
+
+#[test]
+fn prompts_that_are_no_text_and_no_tokens_are_refused() {
+    // H07
+    let server = start(options());
+    for prompt in [
+        json!([-1]),
+        json!([999999999]),
+        json!([1.5]),
+        json!([12, "x", 34]),
+        json!([]),
+        json!(null),
+        json!({}),
+        json!(7),
+        json!([[]]),
+        json!([["x"]]),
+        json!([null]),
+        json!(["a", "b"]),
+        json!([1e300]),
+        json!(true),
+        json!([2048]),
+        json!([18446744073709551615u64]),
+        json!([[1], [2]]),
+    ] {
+        let param = server.post("/v1/completions", &json!({"prompt": prompt})).refused(400);
+        assert_eq!(param, "prompt", "{prompt}");
+    }
+    assert_eq!(server.post("/v1/completions", &json!({})).refused(400), "prompt");
+    for prompt in [json!([15]), json!([12, 34.0]), json!("")] {
+        server.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).ok();
+    }
+    for tokens in [json!([2048]), json!([-1]), json!("x"), json!(null), json!([1, "x"])] {
+        assert_eq!(server.post("/detokenize", &json!({"tokens": tokens})).refused(400), "tokens");
+    }
+    for content in [json!(7), json!(null), json!(["a"])] {
+        assert_eq!(server.post("/tokenize", &json!({"content": content})).refused(400), "content");
+    }
+    server.is_well();
+}
+
+#[test]
+fn every_wrong_field_is_named() {
+    let server = start(options());
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let both = |field: &str, value: Value| {
+        for (path, body) in [
+            ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
+            ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 1})),
+        ] {
+            let reply = server.post(path, &with(body, json!({field: value})));
+            assert_eq!(reply.refused(400), field, "{path}: {field}: {value}");
+        }
+    };
+    for (field, values) in [
+        ("model", vec![json!(7), json!([])]),
+        ("temperature", vec![json!(-0.1), json!("1"), json!(1e300), json!([])]),
+        ("top_p", vec![json!(-0.1), json!(1.1), json!("x")]),
+        ("min_p", vec![json!(2), json!(-1)]),
+        ("top_k", vec![json!(-1), json!(1.5), json!("x"), json!(1e30)]),
+        ("repeat_penalty", vec![json!(0), json!(-1)]),
+        ("repeat_last_n", vec![json!(-2), json!(0.5)]),
+        ("presence_penalty", vec![json!("x"), json!(1e300)]),
+        ("frequency_penalty", vec![json!({}), json!(-1e300)]),
+        ("max_tokens", vec![json!(-1), json!(1.5), json!("1")]),
+        ("max_completion_tokens", vec![json!(-1), json!(true)]),
+        ("seed", vec![json!("x"), json!(1.5), json!([1])]),
+        ("stop", vec![json!(7), json!([""]), json!(""), json!([1]), json!(vec!["x"; 17]), json!("x".repeat(1025))]),
+        ("stream", vec![json!("true"), json!(1)]),
+        ("stream_options", vec![json!({"include_usage": true}), json!(7)]),
+        (
+            "logit_bias",
+            vec![
+                json!([]),
+                json!({"x": 1}),
+                json!({"1": 101}),
+                json!({"1": "a"}),
+                json!({"2048": 1}),
+                json!({"-1": 1}),
+            ],
+        ),
+        ("n", vec![json!(2), json!(0), json!("1")]),
+        ("best_of", vec![json!(3)]),
+        ("cache_prompt", vec![json!("no")]),
+        ("ignore_eos", vec![json!(3)]),
+        ("tools", vec![json!([{"type": "function"}])]),
+        ("response_format", vec![json!({"type": "json_object"}), json!("json"), json!({})]),
+        ("grammar", vec![json!("root ::= \"a\"")]),
+        ("json_schema", vec![json!({})]),
+        ("logprobs", vec![json!("x"), json!(-1)]),
+    ] {
+        values.into_iter().for_each(|value| both(field, value));
+    }
+    let chat = |more: Value| server.post("/v1/chat/completions", &with(json!({"messages": messages}), more));
+    assert_eq!(chat(json!({"top_logprobs": 3})).refused(400), "top_logprobs");
+    assert_eq!(chat(json!({"top_logprobs": 21, "logprobs": true})).refused(400), "top_logprobs");
+    assert_eq!(chat(json!({"logprobs": 5})).refused(400), "logprobs");
+    assert_eq!(chat(json!({"max_tokens": 0})).refused(400), "max_tokens");
+    for (messages, param) in [
+        (json!([]), "messages"),
+        (json!("hi"), "messages"),
+        (json!(["hi"]), "messages[0]"),
+        (json!([{"content": "x"}]), "messages[0].role"),
+        (json!([{"role": 7, "content": "x"}]), "messages[0].role"),
+        (json!([{"role": "user", "content": "x"}, {"role": "user", "content": 5}]), "messages[1].content"),
+        (json!([{"role": "user", "content": ["x"]}]), "messages[0].content[0].type"),
+        (json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text"),
+        (json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type"),
+    ] {
+        assert_eq!(chat(json!({"messages": messages})).refused(400), param, "{messages}");
+    }
+    assert_eq!(chat(json!({"messages": [{"role": "raise", "content": "x"}]})).refused(400), "messages");
+    assert_eq!(chat(json!({"messages": null})).refused(400), "messages");
+    for field in ["suffix", "echo"] {
+        let value = if field == "echo" { json!(true) } else { json!("x") };
+        let reply = server.post("/v1/completions", &with(json!({"prompt": "a"}), json!({field: value})));
+        assert_eq!(reply.refused(400), field);
+    }
+    server.is_well();
+}
+
+#[test]
+fn what_clients_send_beside_the_point_is_taken() {
+    // H15, H09
+    let server = start(options());
+    let body = json!({
+        "messages": [
+            {"role": "system", "content": ""},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": null, "tool_calls": []},
+            {"role": "user", "content": "x", "name": null, "tool_call_id": null, "whatever": {"a": [1]}},
+        ],
+        "model": "gpt-4o", "max_tokens": 2, "user": "me", "unknown": {"deep": [1, 2, {"x": null}]}, "tools": [], "n": 1,
+        "response_format": {"type": "text"}, "tool_choice": "auto", "stop": null, "temperature": null, "seed": -1,
+        "logit_bias": {}, "n_discard": -1, "n_keep": -5, "stream_options": null, "top_logprobs": null, "logprobs": false,
+    });
+    server.post("/v1/chat/completions", &body).ok();
+}
+
+#[test]
+fn a_prompt_too_long_is_refused_at_once_and_a_full_context_ends_the_answer() {
+    // C01, C03, H09
+    let server = start(ServerOptions { context: Some(64), parallel: 10, ..options() });
+    let long = json!({"prompt": vec![20; 64]});
+    let reply = server.post("/v1/completions", &long);
+    assert_eq!(reply.refused(400), "prompt");
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
+    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("64"));
+    let text = "a lot of words ".repeat(30);
+    let chat = json!({"messages": [{"role": "user", "content": text}]});
+    let reply = server.post("/v1/chat/completions", &chat);
+    assert_eq!(
+        (reply.refused(400), &reply.json()["error"]["code"]),
+        (json!("messages"), &json!("context_length_exceeded"))
+    );
+    for more in [json!({}), json!({"n_discard": -1}), json!({"n_keep": -5}), json!({"n_keep": 100000})] {
+        let got = server.complete(with(json!({"ignore_eos": true, "max_tokens": null}), more));
+        assert_eq!(got["choices"][0]["finish_reason"], "length");
+        assert_eq!(got["usage"]["total_tokens"], 65, "the last token needs no place");
+    }
+    let fits = server.complete(json!({"prompt": vec![20; 63], "max_tokens": null, "ignore_eos": true}));
+    assert_eq!(fits["usage"]["completion_tokens"], 2);
+    assert_eq!(server.get("/props").ok()["default_generation_settings"]["n_ctx"], 64);
+}
+
+#[test]
+fn bodies_that_are_too_long_are_refused_before_they_are_read() {
+    // T17
+    let server = start(ServerOptions { body_limit: 4096, ..options() });
+    let long = json!({"prompt": "\n".repeat(5000)}).to_string();
+    server.send("/v1/completions", long.as_bytes()).refused(413);
+    // the same without a length in advance
+    let mut socket = std::net::TcpStream::connect(server.address).unwrap();
+    use std::io::Write;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let head = format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
+    socket.write_all(head.as_bytes()).unwrap();
+    assert!(read_all(&socket).starts_with("HTTP/1.1 413 "));
+    server.is_well();
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let server = start(ServerOptions { body_timeout: Duration::from_millis(100), ..options() });
+    let mut socket = std::net::TcpStream::connect(server.address).unwrap();
+    use std::io::Write;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    socket.write_all(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()).unwrap();
+    assert!(read_all(&socket).starts_with("HTTP/1.1 408 "));
+    server.is_well();
+}
+
+#[test]
+fn unknown_routes_and_wrong_methods_are_json_as_well() {
+    let server = start(options());
+    for path in ["/", "/v1", "/v2/chat/completions", "/v1/chat/completions/", "/../etc/passwd", "/slots"] {
+        server.get(path).refused(404);
+    }
+    for (method, path) in ROUTES {
+        let other = if method == "GET" { "POST" } else { "GET" };
+        server.call(other, path, &[], b"").refused(405);
+        server.call("DELETE", path, &[], b"").refused(405);
+    }
+    server.call("POST", "/health", &[], b"").refused(405);
+}
+
+#[test]
+fn embeddings_are_refused_rather_than_made_up() {
+    // H16
+    let server = start(options());
+    for input in [json!("hello"), json!("long ".repeat(5000)), json!(["a", "bb ccc"])] {
+        server.post("/v1/embeddings", &json!({"model": "demo", "input": input})).refused(400);
+    }
+}
+
+#[test]
+fn every_route_but_health_asks_for_the_key() {
+    // H21
+    let server = start(ServerOptions { api_keys: vec!["first".into(), "second".into()], ..options() });
+    let unknown = [("GET", "/nothing"), ("POST", "/slots"), ("DELETE", "/v1/models"), ("PUT", "/")];
+    for (method, path) in ROUTES.into_iter().chain(unknown) {
+        for key in [None, Some("Bearer wrong"), Some("Bearer firs"), Some("Bearer"), Some("first"), Some("Basic first")]
+        {
+            let headers: Vec<(&str, &str)> = key.map(|k| ("authorization", k)).into_iter().chain([JSON]).collect();
+            let reply = server.call(method, path, &headers, b"{}");
+            reply.refused(401);
+            assert_eq!(reply.header("www-authenticate"), Some("Bearer"), "{method} {path}");
+        }
+        for key in ["Bearer first", "bearer second"] {
+            let reply = server.call(method, path, &[("authorization", key), JSON], b"{}");
+            assert_ne!(reply.status, 401, "{method} {path}");
+        }
+    }
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn web_pages_of_others_are_let_in_only_if_asked() {
+    let page = ("origin", "https://page.example");
+    let ask = [page, ("access-control-request-method", "POST"), ("access-control-request-headers", "authorization")];
+    let closed = start(options());
+    assert_eq!(closed.call("GET", "/v1/models", &[page], b"").header("access-control-allow-origin"), None);
+    let one =
+        start(ServerOptions { cors: vec!["https://page.example".into()], api_keys: vec!["key".into()], ..options() });
+    let reply = one.call("OPTIONS", "/v1/completions", &ask, b"");
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("https://page.example")));
+    // a page can read the refusal too
+    let reply = one.call("GET", "/v1/models", &[page], b"");
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (401, Some("https://page.example")));
+    let reply = one.call("GET", "/v1/models", &[("origin", "https://other.example")], b"");
+    assert_eq!(reply.header("access-control-allow-origin"), None);
+    let all = start(ServerOptions { cors: vec!["*".into()], ..options() });
+    let reply = all.call("GET", "/v1/models", &[("origin", "https://other.example")], b"");
+    assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
+}
+
+#[test]
+fn while_the_model_is_loaded_everything_but_metrics_says_503() {
+    let (go, wait) = mpsc::channel::<()>();
+    let server = start_with(options(), move || {
+        let _ = wait.recv();
+        Ok(loaded(demo()))
+    });
+    for (method, path) in ROUTES.into_iter().chain([("GET", "/health")]) {
+        if matches!(path, "/metrics" | "/v1/embeddings") {
+            continue;
+        }
+        let reply = server.call(method, path, &[JSON], b"{}");
+        reply.refused(503);
+        assert!(reply.header("retry-after").is_some() && reply.text.contains("loaded"), "{path}: {}", reply.text);
+    }
+    assert_eq!(server.metric("pi_ready"), 0.0);
+    go.send(()).unwrap();
+    server.ready();
+    assert_eq!(server.metric("pi_ready"), 1.0);
+    server.is_well();
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_is_a_reason_and_not_a_crash() {
+    // C04
+    let server = start_with(options(), || Err("the file is damaged".into()));
+    until("failed", || matches!(server.server.phase(), Phase::Failed(_)));
+    server.get("/health").refused(503);
+    let reply = server.post("/v1/completions", &json!({"prompt": "a"}));
+    reply.refused(503);
+    assert!(reply.text.contains("damaged"));
+    let server =
+        start_with(ServerOptions { parallel: 1 << 20, context: Some(1 << 24), ..options() }, || Ok(loaded(demo())));
+    until("failed", || matches!(server.server.phase(), Phase::Failed(_)));
+    let Phase::Failed(why) = server.server.phase() else { panic!("failed") };
+    assert!(why.contains("bytes"), "{why}");
+    let server = start_with(options(), || panic!("a bug"));
+    until("failed", || matches!(server.server.phase(), Phase::Failed(_)));
+    server.get("/health").refused(503);
+}
+
+#[test]
+fn without_a_template_chats_are_refused_and_completions_work() {
+    // T11
+    let server = start_with(options(), || Ok(pi_server::Loaded::without_chat(demo())));
+    server.ready();
+    let reply = server.post("/v1/chat/completions", &json!({"messages": [{"role": "user", "content": "x"}]}));
+    assert_eq!(reply.refused(400), "messages");
+    assert!(reply.text.contains("template"));
+    server.is_well();
+}
+
+#[test]
+fn whatever_comes_is_answered_or_refused_and_never_a_failure_of_the_server() {
+    let server = start(ServerOptions { context: Some(48), ..options() });
+    let mut random = pi_testkit::Random(1);
+    let odd = [
+        "null",
+        "true",
+        "-1",
+        "0",
+        "1",
+        "1.5",
+        "1e308",
+        "-1e-308",
+        "18446744073709551615",
+        "99999999999999999999",
+        "\"\"",
+        "\"x\"",
+        "\"\\u0000\\uFDD0\"",
+        "[]",
+        "[[]]",
+        "{}",
+        "[null]",
+        "[1,\"x\"]",
+        "{\"a\":{\"b\":[]}}",
+        "\"\\ud83e\\udd99\"",
+        "{\"1\":1}",
+        "[{\"role\":\"user\",\"content\":\"x\"}]",
+        "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\"}]}]",
+        "[{}]",
+        "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}]",
+    ];
+    let names = [
+        "prompt",
+        "messages",
+        "model",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repeat_penalty",
+        "repeat_last_n",
+        "stop",
+        "presence_penalty",
+        "frequency_penalty",
+        "max_tokens",
+        "max_completion_tokens",
+        "seed",
+        "stream",
+        "stream_options",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "n",
+        "best_of",
+        "echo",
+        "suffix",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "grammar",
+        "cache_prompt",
+        "ignore_eos",
+        "add_generation_prompt",
+        "chat_template_kwargs",
+        "content",
+        "tokens",
+        "user",
+        "with_pieces",
+        "add_special",
+        "parse_special",
+    ];
+    let good = [
+        ("/v1/completions", "\"prompt\":\"a\""),
+        ("/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"),
+        ("/tokenize", "\"content\":\"a\""),
+        ("/detokenize", "\"tokens\":[20]"),
+    ];
+    let mut answered = 0;
+    for _ in 0..600 {
+        let (path, fields) = good[random.below(good.len())];
+        let mut body = format!("{{{fields}");
+        for _ in 0..random.below(4) {
+            body += &format!(",\"{}\":{}", names[random.below(names.len())], odd[random.below(odd.len())]);
+        }
+        body.push('}');
+        let mut bytes = body.clone().into_bytes();
+        if random.below(4) == 0 {
+            let at = random.below(bytes.len());
+            bytes[at] = random.below(256) as u8;
+        }
+        let reply = server.send(path, &bytes);
+        match reply.status {
+            200 => answered += 1,
+            _ => drop(reply.refused(400)),
+        }
+    }
+    assert!((100..500).contains(&answered), "{answered} of 600: both happen");
+    server.is_well();
+}
