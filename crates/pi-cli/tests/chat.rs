@@ -131,6 +131,23 @@ fn templates_are_chosen_by_name_or_file() {
     }
 }
 
+#[test]
+fn lines_that_are_no_messages_are_passed_over_whole() {
+    let mut child = start("--temp 0 -n 3");
+    let mut stdin = child.stdin.take().unwrap();
+    let long = "word ".repeat(1 << 20);
+    let writer = std::thread::spawn(move || {
+        stdin.write_all(long.as_bytes()).unwrap();
+        stdin.write_all(b"/quit\n\xff\xfe\nOnce upon a time\n").unwrap();
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    assert!(err.contains("bytes is not taken") && err.contains("not UTF-8"), "{err}");
+    assert_eq!(err.matches("tokens were known").count(), 1, "{err}");
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_the_answer_and_not_the_program() {

@@ -5,6 +5,7 @@ use crate::{
     arch::{self, Architecture},
     config::ModelConfig,
     fallback::{Fallback, OnDeviceLoss},
+    layer::Layer,
     load::{self, LoadOptions},
     model::Model,
     plan::Plan,
@@ -16,7 +17,7 @@ use crate::{
     tokenizer,
 };
 use pi_core::{
-    Activation, Device, Executor, KvTypes, Predictor, Serial,
+    Activation, Device, Executor, KvTypes, Predictor, Serial, SparseFfn,
     text::{EncodeOptions, TokenId, Tokenizer},
 };
 use pi_gguf::Source;
@@ -149,6 +150,20 @@ impl Engine {
     /// Bytes of all weight matrices that a token can read.
     pub fn weight_bytes(&self) -> u64 {
         self.inner.model.weight_bytes
+    }
+
+    /// Per layer: the share of neurons that live on the accelerator, 0 to 1; 0 without one.
+    pub fn hot_shares(&self) -> Vec<f32> {
+        let share = |layer: &Layer| {
+            let count = |part: &Option<Arc<dyn SparseFfn>>| part.as_ref().map_or(0, |ffn| ffn.neurons().len());
+            let hot = if self.has_accelerator() { count(&layer.ffn.hot) } else { 0 };
+            hot as f32 / (count(&layer.ffn.hot) + count(&layer.ffn.cold)).max(1) as f32
+        };
+        self.inner.model.layers.iter().map(share).collect()
+    }
+
+    fn has_accelerator(&self) -> bool {
+        !Arc::ptr_eq(&self.inner.device, &self.inner.cpu)
     }
 
     /// What a step computes, where, and in which order.

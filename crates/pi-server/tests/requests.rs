@@ -10,7 +10,8 @@ use std::{sync::mpsc, time::Duration};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// Every route, with the method it is for.
-const ROUTES: [(&str, &str); 9] = [
+const ROUTES: [(&str, &str); 10] = [
+    ("GET", "/"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
@@ -292,14 +293,35 @@ fn every_route_but_health_asks_for_the_key() {
             let headers: Vec<(&str, &str)> = key.map(|k| ("authorization", k)).into_iter().chain([JSON]).collect();
             let reply = server.call(method, path, &headers, b"{}");
             reply.refused(401);
-            assert_eq!(reply.header("www-authenticate"), Some("Bearer"), "{method} {path}");
+            let asks = if path == "/" { "Basic " } else { "Bearer" };
+            assert!(reply.header("www-authenticate").unwrap().starts_with(asks), "{method} {path}");
         }
-        for key in ["Bearer first", "bearer second"] {
+        for key in ["Bearer first", "bearer second", "Basic bWU6c2Vjb25k"] {
             let reply = server.call(method, path, &[("authorization", key), JSON], b"{}");
             assert_ne!(reply.status, 401, "{method} {path}");
         }
     }
     assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn the_page_asks_for_nothing_from_elsewhere() {
+    let server = start(options());
+    let page = server.get("/");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none';"));
+    for elsewhere in ["http:", "https:", "src=", "href=", "@import", "url(", "innerHTML"] {
+        assert!(!page.text.contains(elsewhere), "{elsewhere}");
+    }
+    // what it shows and sets comes from here
+    let props = server.get("/props").json();
+    let hot = props["model"]["hot"].as_array().unwrap();
+    assert_eq!(hot.len() as u64, props["model"]["layers"].as_u64().unwrap());
+    assert!(hot.iter().all(|share| share == 0.0));
+    for setting in ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens"] {
+        assert!(page.text.contains(&format!("id=\"{setting}\"")), "{setting}");
+        assert!(props["default_generation_settings"].get(setting).is_some(), "{setting}");
+    }
 }
 
 #[test]

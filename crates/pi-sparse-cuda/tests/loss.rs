@@ -52,8 +52,11 @@ fn model() -> File {
     predicted_models().next().unwrap().1.file()
 }
 
-/// A prompt and a text: the logits after the prompt, and the tokens.
-fn work(engine: &Engine) -> Result<(Vec<Vec<f32>>, Vec<u32>, Option<String>), Error> {
+/// Logits after a prompt, the tokens of a text, and what the device said when it was lost.
+type Done = (Vec<Vec<f32>>, Vec<u32>, Option<String>);
+
+/// A prompt and a text.
+fn work(engine: &Engine) -> Result<Done, Error> {
     let mut s = engine.session(&SessionOptions { context: Some(24), batch: 4, ..Default::default() })?;
     let logits = vec![s.feed(0, &ids(5, 1))?.to_vec()];
     let sampling = SamplingParams::greedy();

@@ -92,13 +92,21 @@ impl Lines {
                 Err(e) => Err(failed(&e)),
             },
             None => {
-                let mut bytes = Vec::new();
+                let (mut input, mut bytes) = (io::stdin().lock(), Vec::new());
                 let limit = LONGEST as u64 + 1;
-                let read = io::Read::take(io::stdin().lock(), limit).read_until(b'\n', &mut bytes);
-                if read.map_err(|e| failed(&e))? == 0 {
+                if io::Read::take(&mut input, limit).read_until(b'\n', &mut bytes).map_err(|e| failed(&e))? == 0 {
                     return Ok(None);
                 }
-                let line = String::from_utf8(bytes).map_err(|_| failed(&"it is not UTF-8"))?;
+                if bytes.len() > LONGEST && bytes.last() != Some(&b'\n') {
+                    // the rest of it is no message of its own
+                    input.skip_until(b'\n').map_err(|e| failed(&e))?;
+                    say(&format!("a message of more than {LONGEST} bytes is not taken"));
+                    return Ok(Some(None));
+                }
+                let Ok(line) = String::from_utf8(bytes) else {
+                    say("a message that is not UTF-8 is not taken");
+                    return Ok(Some(None));
+                };
                 let line = line.strip_suffix('\n').unwrap_or(&line);
                 Ok(Some(Some(line.strip_suffix('\r').unwrap_or(line).to_string())))
             }

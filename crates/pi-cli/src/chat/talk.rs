@@ -16,10 +16,13 @@ use pi_engine::{
 };
 use pi_server::chat::{ChatTemplate, Conversation};
 use serde_json::{Value, json};
-use std::{fs, io::Write, ops::ControlFlow};
+use std::{fs, io::Write, ops::ControlFlow, time::Instant};
 
 /// Largest file of a conversation.
 const LONGEST: u64 = 1 << 26;
+
+/// Most tokens of a prompt that are computed without asking whether the user still wants them.
+const PIECE: usize = 64;
 
 /// How answers are made.
 pub struct Settings {
@@ -60,8 +63,9 @@ impl Talk {
     /// If nobody reads the answer.
     pub fn say(&mut self, text: String) -> Result<()> {
         let text = text.strip_prefix("//").map_or(text.clone(), |rest| format!("/{rest}"));
+        let before = self.said.clone();
         self.said.push(json!({"role": "user", "content": text}));
-        self.answer()
+        self.answer(before)
     }
 
     /// Does what a command says.
@@ -89,8 +93,9 @@ impl Talk {
             },
             Command::Retry => match self.last_question() {
                 Some(at) => {
+                    let before = self.said.clone();
                     self.said.truncate(at + 1);
-                    return self.answer();
+                    return self.answer(before);
                 }
                 None => say("there is nothing to answer"),
             },
@@ -123,19 +128,32 @@ impl Talk {
         system.chain(self.said.iter().cloned()).collect()
     }
 
-    fn answer(&mut self) -> Result<()> {
+    /// Answers the last message; if that cannot be done, the conversation is what it was `before`.
+    fn answer(&mut self, before: Vec<Value>) -> Result<()> {
         match self.generate() {
             Ok(answer) => {
                 self.said.push(json!({"role": "assistant", "content": answer}));
                 Ok(())
             }
             Err(Failure::Work(wrong) | Failure::Usage(wrong)) => {
-                self.said.pop();
+                self.said = before;
                 say(&format!("error: {wrong}"));
                 Ok(())
             }
             Err(closed) => Err(closed),
         }
+    }
+
+    /// Computes tokens of a prompt in pieces, between which the user may stop it.
+    fn read(&mut self, tokens: &[TokenId]) -> Result<()> {
+        for piece in tokens.chunks(self.session.batch().min(PIECE)) {
+            if self.interrupt.writing() {
+                return Err(Failure::Work("stopped before an answer began".into()));
+            }
+            self.session.feed(0, piece).map_err(|e| Failure::Work(e.to_string()))?;
+            self.held.extend(piece);
+        }
+        Ok(())
     }
 
     fn generate(&mut self) -> Result<String> {
@@ -150,11 +168,18 @@ impl Talk {
                 self.session.context()
             )));
         }
+        if tokens.is_empty() {
+            return Err(Failure::Work("the conversation has no tokens".into()));
+        }
         // What the session holds already is not computed again; its last token's logits are.
         let same =
             self.held.iter().zip(&tokens).take_while(|(a, b)| a == b).count().min(tokens.len().saturating_sub(1));
         self.session.truncate(0, same);
         self.held.truncate(same);
+        self.interrupt.writing(); // from here on Ctrl-C stops the answer
+        let begun = Instant::now();
+        self.read(&tokens[same..tokens.len() - 1])?;
+        let reading = begun.elapsed();
         let mut chain =
             Chain::new(self.settings.sampling.clone(), self.session.engine().vocab()).map_err(|e| work(&e))?;
         let seed = chain.seed();
@@ -165,7 +190,7 @@ impl Talk {
             ..GenerateOptions::default()
         };
         let mut screen = Screen { out: &mut self.out, interrupt: self.interrupt, failed: None };
-        let generated = self.session.generate_with(0, &tokens[same..], &options, &mut chain, &mut screen);
+        let generated = self.session.generate_with(0, &tokens[tokens.len() - 1..], &options, &mut chain, &mut screen);
         let failed = screen.failed;
         self.out.end_line()?;
         if let Some(failure) = failed {
@@ -179,6 +204,8 @@ impl Talk {
             say(&format!("the device failed, the CPU went on alone: {loss}"));
         }
         generated.seed = seed;
+        generated.prompt_tokens = tokens.len() - same;
+        generated.prompt_time += reading;
         say(&format!("[{}; {same} tokens were known, seed {seed}]", summary(&generated)));
         if generated.stop == StopReason::Context {
             say("the context is full: /undo or /clear makes room");

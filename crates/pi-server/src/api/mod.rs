@@ -7,6 +7,7 @@
 //! | `params` | the fields that both have: sampling, stops, lengths |
 //! | `submit` | from a prompt to a job of the engine's thread |
 //! | `answer` | from its events to a response, whole or streamed |
+//! | `page` | a page to talk with the model |
 //! | `models`, `props`, `tokenize`, `health` | the small ones |
 
 pub(crate) mod answer;
@@ -15,6 +16,7 @@ mod completions;
 mod health;
 mod messages;
 mod models;
+mod page;
 mod params;
 mod props;
 mod submit;
@@ -46,6 +48,7 @@ const LOADING: u32 = 2;
 /// All routes of a server.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
+        .route("/", get(page::page))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(models::embeddings))
@@ -83,12 +86,18 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     Some(layer.max_age(Duration::from_secs(600)))
 }
 
-/// Asks for a key.
-async fn guard(State(app): Shared, request: Request, next: Next) -> Answered {
-    match auth::allowed(&app.options.api_keys, request.headers()) {
-        true => Ok(next.run(request).await),
-        false => Err(ApiError::key()),
+/// Asks for a key; people who open the page are asked by their browser.
+async fn guard(State(app): Shared, request: Request, next: Next) -> Response {
+    if auth::allowed(&app.options.api_keys, request.headers()) {
+        return next.run(request).await;
     }
+    let is_page = request.uri().path() == "/";
+    let mut response = ApiError::key().into_response();
+    if is_page {
+        let ask = HeaderValue::from_static("Basic realm=\"pi: any name, and the API key as password\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+    }
+    response
 }
 
 /// Counts responses. Unknown paths count together: clients must not be able to make the list longer.

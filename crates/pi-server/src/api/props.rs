@@ -34,6 +34,8 @@ pub(super) async fn props(State(app): Shared) -> Answered {
             "neurons": config.neurons,
             "vocabulary": model.engine.vocab(),
             "context": config.context,
+            // of each layer the share of neurons that live on an accelerator
+            "hot": model.engine.hot_shares(),
             "sparsity": model.engine.sparsity().to_string(),
         },
         "chat_template": chat,
