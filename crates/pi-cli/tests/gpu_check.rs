@@ -64,7 +64,11 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
         fs::read_to_string(folder.join("results").join(&names[0])).unwrap()
     };
     let found: Value = serde_json::from_str(&file(".json")).unwrap();
-    assert_eq!((&found["emulated"], &found["failed"], &found["cut"]), (&true.into(), &json!([]), &json!([])), "{found}");
+    assert_eq!(
+        (&found["emulated"], &found["failed"], &found["cut"]),
+        (&true.into(), &json!([]), &json!([])),
+        "{found}"
+    );
     assert_eq!((found["tests"][0]["passed"].as_bool(), found["tests"][0]["ran"].as_u64()), (Some(true), Some(1)));
     let rows = |what: &str| found[what].as_array().unwrap().clone();
     // two widths, two types, two shares
@@ -88,7 +92,8 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
     }
     assert_eq!(found["verdicts"][0]["holds"], true);
     let page = file(".md");
-    for part in ["| must hold |", "emulated", "sparse FFN at 10 %", "hybrid at 1/4", "| tiny, 2 layers |", "70B 512x64"] {
+    for part in ["| must hold |", "emulated", "sparse FFN at 10 %", "hybrid at 1/4", "| tiny, 2 layers |", "70B 512x64"]
+    {
         assert!(page.contains(part), "{part}: {page}");
     }
 }
