@@ -232,7 +232,7 @@ fn memory_of(opened: &Opened, flags: &Common) -> Result<Option<f64>> {
         (None, Some(cuda)) => {
             let failed = |e: Error| Failure::Work(e.to_string());
             let (free, _) = cuda.memory().map_err(failed)?;
-            let speed = cuda.copy_speed(COPIED.min(free / 8) as usize).map_err(failed)?;
+            let speed = cuda.copy_speed(COPIED.min(free / 64) as usize).map_err(failed)?;
             say(&format!("memory: {:.1} GB/s while the device copies within it", speed / 1e9));
             Ok(Some(speed))
         }
