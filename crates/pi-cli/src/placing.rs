@@ -69,10 +69,10 @@ pub struct NeuronFlags {
     pub disable_gpu_index: bool,
     /// Put the last N layers there whole, and the output as well if N is more than there are, instead of choosing neurons; also -ngl. It
     /// must fit: what does not is an error
-    #[arg(long, value_name = "N", conflicts_with_all = ["n_cpu_ffn", "policy", "gpu_index", "disable_gpu_index"])]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["n_cpu_ffn", "policy", "gpu_index", "disable_gpu_index"])]
     pub n_gpu_layers: Option<usize>,
     /// Put everything there but the FFNs of the first N layers, instead of choosing neurons. It must fit: what does not is an error
-    #[arg(long, value_name = "N", conflicts_with_all = ["policy", "gpu_index", "disable_gpu_index"])]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["policy", "gpu_index", "disable_gpu_index"])]
     pub n_cpu_ffn: Option<usize>,
 }
 
