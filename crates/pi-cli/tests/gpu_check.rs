@@ -82,7 +82,11 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
     let decode = rows("decode");
     let named = |what: &str| decode.iter().filter(|r| r["what"] == what).cloned().collect::<Vec<_>>();
     assert_eq!((named("CPU").len(), named("hybrid").len()), (1, 3), "{decode:?}");
-    assert!(!named("dense by layers").is_empty(), "{decode:?}");
+    assert_eq!(
+        ["dense by layers", "dense by FFNs", "dense", "dense CPU"].map(|what| named(what).len()),
+        [1; 4],
+        "{decode:?}"
+    );
     for row in &decode {
         assert!(row["samples"].as_array().unwrap().iter().all(|s| s.as_f64().unwrap() > 0.0), "{row}");
         assert!(row["samples"].as_array().unwrap().len() >= 2, "{row}");
