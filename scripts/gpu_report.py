@@ -21,8 +21,10 @@ def verdicts(f):
         lines.append({"what": what, "holds": holds, "shown": shown})
 
     tests = f.get("tests", [])
-    bad = [t for t in tests if not t["passed"]]
-    verdict("the end-to-end tests pass on the driver", bool(tests) and not bad, f"{len(tests) - len(bad)} of {len(tests)} binaries")
+    passed = [t["passed"] for t in tests]
+    # what was cut has shown nothing
+    holds = False if False in passed or not tests else None if None in passed else True
+    verdict("the end-to-end tests pass on the driver", holds, f"{passed.count(True)} of {len(tests)} binaries")
     for row in f.get("operators", []):
         if row["active"] == 0.1:
             shown = f"{row['of_dense']:.3f} of our dense"

@@ -96,7 +96,7 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
     }
     assert_eq!(found["verdicts"][0]["holds"], true);
     let page = file(".md");
-    for part in ["| must hold |", "emulated", "sparse FFN at 10 %", "hybrid at 1/4", "| tiny, 2 layers |", "70B 512x64"]
+    for part in ["| must hold |", "emulated", "sparse FFN at 10 %", "hybrid at 1/4", "| tiny, 2 layers |", "70B 512x32"]
     {
         assert!(page.contains(part), "{part}: {page}");
     }
