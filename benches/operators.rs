@@ -26,8 +26,7 @@ fn group(c: &mut Criterion, name: &str, cases: &[Case]) {
             let mut prepared = None;
             let bytes = {
                 let mut once = case.prepare(&device, 0).expect("a case");
-                once.step().expect("a step");
-                once.stats().bytes
+                once.counted_step().expect("a step").bytes
             };
             group.throughput(Throughput::Bytes(bytes));
             group.bench_function(BenchmarkId::new(case.to_string(), isa), |b| {

@@ -13,8 +13,7 @@ use pi_engine::{
 };
 use std::{ffi::OsString, path::PathBuf};
 
-/// llama.cpp's options of one dash and several letters, which would otherwise be read as one letter and its value. The last
-/// is not known here, and is to be refused by its own name.
+/// llama.cpp's options of one dash and several letters, which would otherwise be read as one letter and its value.
 const ONE_DASH: [(&str, &str); 5] = [
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),

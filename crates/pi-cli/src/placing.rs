@@ -16,7 +16,7 @@ use pi_engine::{
     pi_placement::Memory,
     pi_predictor::profile::Profile,
     pi_sparse_cpu::Kernels,
-    planner::{self, Planned, Policy, Request, hot_of_index},
+    planner::{self, Planned, Policy, Request, Split, hot_of_index},
     profile::{load, model_fingerprint},
 };
 use std::{
@@ -46,7 +46,7 @@ pub struct PlacingFlags {
     #[arg(long, value_name = "error|cpu")]
     pub on_device_loss: Option<OnDeviceLoss>,
     /// Choose neurons anew, and replace what was kept of an earlier run
-    #[arg(long, conflicts_with = "gpu_index")]
+    #[arg(long, conflicts_with_all = ["gpu_index", "n_gpu_layers", "n_cpu_ffn"])]
     pub reset_gpu_index: bool,
 }
 
@@ -67,6 +67,31 @@ pub struct NeuronFlags {
     /// Keep all neurons on the CPU: an index is neither read nor kept, and attention alone goes to the accelerator
     #[arg(long, conflicts_with_all = ["policy", "profile", "gpu_index"])]
     pub disable_gpu_index: bool,
+    /// Put the last N layers there whole, and the output as well if N is more than there are, instead of choosing neurons; also -ngl. It
+    /// must fit: what does not is an error
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["n_cpu_ffn", "policy", "gpu_index", "disable_gpu_index"])]
+    pub n_gpu_layers: Option<usize>,
+    /// Put everything there but the FFNs of the first N layers, instead of choosing neurons. It must fit: what does not is an error
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["policy", "gpu_index", "disable_gpu_index"])]
+    pub n_cpu_ffn: Option<usize>,
+}
+
+impl NeuronFlags {
+    /// The division that is asked for in place of a choice of neurons, if one is.
+    pub fn split(&self) -> Option<Split> {
+        self.n_gpu_layers.map(Split::Layers).or(self.n_cpu_ffn.map(Split::CpuFfns))
+    }
+
+    /// The plan, without looking for one that is kept.
+    ///
+    /// # Errors
+    /// As those of the planner.
+    pub fn plan(&self, file: &File, request: &Request<'_>) -> Result<Planned, Error> {
+        match self.split() {
+            Some(split) => planner::split(file, request, split),
+            None => planner::plan(file, request),
+        }
+    }
 }
 
 /// What a plan depends on besides these options.
@@ -108,6 +133,8 @@ impl PlacingFlags {
             ("--gpu-index", n.gpu_index.is_some()),
             ("--reset-gpu-index", self.reset_gpu_index),
             ("--disable-gpu-index", n.disable_gpu_index),
+            ("--n-gpu-layers", n.n_gpu_layers.is_some()),
+            ("--n-cpu-ffn", n.n_cpu_ffn.is_some()),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
     }
@@ -185,8 +212,9 @@ impl PlacingFlags {
         let asked = Asked::new(&self.neurons, file, setup)?;
         let request = asked.request(setup, device, budget, &self.neurons);
         let failure = |e: Error| Failure::engine(&e, file.path());
-        if self.neurons.disable_gpu_index || self.neurons.gpu_index.is_some() {
-            return planner::plan(file, &request).map_err(failure);
+        let n = &self.neurons;
+        if n.disable_gpu_index || n.gpu_index.is_some() || n.split().is_some() {
+            return n.plan(file, &request).map_err(failure);
         }
         let key = Key::new(&request, asked.fingerprint, asked.profile_sum);
         if !self.reset_gpu_index

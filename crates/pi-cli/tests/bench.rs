@@ -63,11 +63,17 @@ fn the_tests_are_a_prompt_and_single_tokens_and_every_field_is_there() {
 
 #[test]
 fn every_form_says_the_same() {
-    let fields: Vec<String> = rows(TINY)[0].as_object().unwrap().keys().cloned().collect();
+    let mut fields: Vec<String> = rows(TINY)[0].as_object().unwrap().keys().cloned().collect();
+    fields.sort_unstable(); // objects may keep their order, or not
     let said = bench(&format!("-o jsonl {TINY}"));
     let lines: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2);
-    assert!(lines.iter().all(|l| l.as_object().unwrap().keys().eq(&fields)));
+    let sorted = |line: &Value| {
+        let mut keys: Vec<String> = line.as_object().unwrap().keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert!(lines.iter().all(|line| sorted(line) == fields));
 
     let csv = bench(&format!("-o csv {TINY}")).out;
     let lines: Vec<&str> = csv.lines().collect();
@@ -161,6 +167,27 @@ fn operators_are_checked_and_timed() {
 }
 
 #[test]
+fn operators_of_an_accelerator_are_checked_and_timed_without_a_wait_for_each() {
+    let quick = "--device simulated --seconds 0.05 --warm";
+    let shape = "--dim 256 --ffn 200 --active 0.1,1";
+    let with = rows(&format!("ffn --type q4_0 {shape} {quick} --bandwidth 10"));
+    let without = rows(&format!("ffn --type q4_0 {shape} {quick}"));
+    for (row, share) in with.iter().zip([0.1, 1.0]).chain(without.iter().zip([0.1, 1.0])) {
+        let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+        assert_eq!((&row["device"], &row["isa"], &row["n_threads"]), (&"simulated".into(), &Value::Null, &Value::Null));
+        assert!(number("max_ns") >= number("median_ns") && number("median_ns") >= number("min_ns"), "{row}");
+        assert!(number("min_ns") > 0.0 && number("calls") >= 5.0 && number("of_dense") > 0.0, "{row}");
+        assert!(number("error") <= number("tolerance") && (number("active_share") - share).abs() < 1e-9, "{row}");
+        // of one step, however many there were
+        assert_eq!(number("bytes"), (200.0 * share).round() * 3.0 * 144.0, "{row}");
+    }
+    assert!(with.iter().all(|r| r["memory_share"].as_f64().unwrap() > 0.0));
+    assert!(without.iter().all(|r| r["memory_share"].is_null()), "nobody knows a simulated device's memory");
+    let cpu = &rows("gemv --type f16 --rows 64 --cols 64 --seconds 0.01 --warm --bandwidth 0")[0];
+    assert_eq!((&cpu["device"], &cpu["device_info"]), (&"cpu".into(), &Value::Null));
+}
+
+#[test]
 fn an_operators_instruction_set_can_be_chosen_and_weights_can_come_from_memory() {
     let rows = rows("gemv --type f16 --rows 512 --cols 512 --isa reference --seconds 0.01 --bandwidth 0");
     assert_eq!((&rows[0]["isa"], &rows[0]["kernel_isa"]), (&"reference".into(), &"reference".into()));
@@ -200,6 +227,11 @@ fn wrong_calls_end_with_2_and_say_what_is_wrong() {
         ("ffn --type f16 --ffn 0", "--ffn"),
         ("attention --kv q2", "f32, f16 or q8_0"),
         ("attention --heads 3 --kv-heads 2", "heads"),
+        ("gemv --device gpu", "simulated"),
+        ("gemv --device simulated -t 2", "--threads"),
+        ("gemv --device simulated --isa reference", "--isa"),
+        ("gemm --device simulated --repack on", "--repack"),
+        ("ffn --device simulated --crossover 0.5", "--crossover"),
         ("-m x gemv", "gemv"),
     ] {
         let said = bench(line);

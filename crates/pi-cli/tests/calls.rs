@@ -43,7 +43,8 @@ fn a_wrong_call_ends_with_2_and_names_the_option() {
         ("--json --no-display-prompt", "--no-display-prompt"),
         ("-f somewhere", "--file"),
         ("--gpu-layers 10", "--gpu-layers"),
-        ("-ngl 10", "--n-gpu-layers"),
+        ("-ngl ten", "--n-gpu-layers"),
+        ("--n-cpu-ffn -1", "--n-cpu-ffn"),
         ("--numa", "--numa"),
     ] {
         let said = run(line);

@@ -141,6 +141,14 @@ fn other_commands_take_the_gpu_too() {
     let rows = place.said("bench -m MODEL -p 4 -n 2 -r 1 --bandwidth 0 -o json --device cuda");
     assert_eq!(object(&rows).as_array().unwrap().len(), 2);
     assert!(rows.err.contains("plan: "), "{}", rows.err);
+    let quick = "--seconds 0.02 --warm -o json --device cuda";
+    let rows = place.said(&format!("bench ffn --type q4_0 --dim 256 --ffn 160 --active 0.1,1 {quick}"));
+    for row in object(&rows).as_array().unwrap() {
+        assert_eq!((&row["device"], &row["isa"]), (&"cuda:0".into(), &serde_json::Value::Null), "{row}");
+        assert!(row["device_info"].as_str().unwrap().contains("compute capability"), "{row}");
+        assert!(row["memory_share"].as_f64().unwrap() > 0.0 && row["of_dense"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(rows.err.contains("GB/s while the device copies within it"), "{}", rows.err);
     fs::write(place.path("text.txt"), "abcdefgh".repeat(6)).unwrap();
     let perplexity = |more: &str| {
         let mut command = place.pi(&format!("perplexity --json -c 16 -m MODEL {more}"));

@@ -71,7 +71,14 @@ fn the_text_is_the_same_whatever_is_on_the_accelerator() {
 #[test]
 fn a_budget_without_an_accelerator_is_refused_unless_the_cpu_will_do() {
     let cache = tempfile::tempdir().unwrap();
-    for options in ["--vram-budget 1", "--policy time", "--disable-gpu-index", "--reset-gpu-index --device none"] {
+    for options in [
+        "--vram-budget 1",
+        "--policy time",
+        "--disable-gpu-index",
+        "--reset-gpu-index --device none",
+        "--n-gpu-layers 1",
+        "--n-cpu-ffn 1",
+    ] {
         let flag = options.split(' ').next().unwrap();
         let refused = run_in(cache.path(), options);
         assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{}", refused.err);
@@ -80,7 +87,16 @@ fn a_budget_without_an_accelerator_is_refused_unless_the_cpu_will_do() {
         assert_eq!(allowed.code, Some(0), "{}", allowed.err);
         assert!(allowed.err.contains("all of the model is on the CPU"), "{}", allowed.err);
     }
-    for wrong in ["--vram-budget -1", "--vram-budget x", "--policy best", "--disable-gpu-index --policy time"] {
+    for wrong in [
+        "--vram-budget -1",
+        "--vram-budget x",
+        "--policy best",
+        "--disable-gpu-index --policy time",
+        "-ngl 1 --n-cpu-ffn 1",
+        "-ngl 1 --policy time",
+        "--n-cpu-ffn 1 --disable-gpu-index",
+        "--n-cpu-ffn 1 --reset-gpu-index",
+    ] {
         assert_eq!(run_in(cache.path(), &format!("--device simulated {wrong}")).code, Some(2), "{wrong}");
     }
 }
@@ -117,6 +133,45 @@ fn a_plan_counts_every_byte_and_says_where_its_figures_are_from() {
     {
         assert!(said.out.contains(text), "{text}: {}", said.out);
     }
+}
+
+#[test]
+fn whole_layers_or_all_but_ffns_can_be_asked_for_and_must_fit() {
+    let cache = tempfile::tempdir().unwrap();
+    let want = run_in(cache.path(), "");
+    for (options, hot, output) in [
+        ("--n-gpu-layers 0", 0, false),
+        ("--n-gpu-layers 2", 2, false),
+        ("--n-gpu-layers 6", 6, false),
+        ("--n-gpu-layers 99", 6, true),
+        ("--n-cpu-ffn 0", 6, true),
+        ("--n-cpu-ffn 4", 2, true),
+        ("--n-cpu-ffn 99", 0, true),
+    ] {
+        let planned = plan_json(&format!("--vram-budget 1 {options}"));
+        assert_eq!(planned["hot_neurons"].as_u64(), Some(hot * 1024), "{options}");
+        assert_eq!(planned["bytes"]["output"].as_u64().unwrap() > 0, output, "{options}");
+        assert!(planned["choice"].is_null(), "{options}");
+        let run = run_in(cache.path(), &format!("--device simulated --vram-budget 1 {options}"));
+        assert_eq!((run.code, &run.out), (Some(0), &want.out), "{options}: {}", run.err);
+        assert!(run.err.contains("plan: ") && plans(cache.path()).is_empty(), "{options}: {}", run.err);
+        let total = planned["bytes"]["total"].as_u64().unwrap();
+        if total > 0 {
+            for command in [
+                run_in(cache.path(), &format!("--device simulated --vram-budget 0.0001 {options}")),
+                plan(&format!("--vram-budget 0.0001 {options}")),
+            ] {
+                assert_eq!((command.code, command.out.as_str()), (Some(1), ""), "{options}: {}", command.err);
+                for part in
+                    ["keeps the budget of 107374 bytes", if options.starts_with("--n-g") { "last" } else { "first" }]
+                {
+                    assert!(command.err.contains(part), "{options}: {}", command.err);
+                }
+            }
+        }
+    }
+    let short = run_in(cache.path(), "--device simulated --vram-budget 1 -ngl 2");
+    assert_eq!((short.code, short.out), (Some(0), want.out), "{}", short.err);
 }
 
 #[test]

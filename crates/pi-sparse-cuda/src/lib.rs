@@ -21,6 +21,7 @@ mod pinned;
 mod predictor;
 mod probe;
 mod shared;
+mod speed;
 mod upload;
 
 pub use error::{Code, Unavailable, Version};
@@ -92,6 +93,15 @@ impl Cuda {
     /// The most bytes that ever were.
     pub fn most_allocated(&self) -> u64 {
         self.gpu.taken.most()
+    }
+
+    /// Bytes per second that the device's memory reads and writes while an array of `bytes` is copied within it; two such arrays are
+    /// allocated for that.
+    ///
+    /// # Errors
+    /// If there is no memory for them, or the driver fails.
+    pub fn copy_speed(&self, bytes: usize) -> Result<f64> {
+        speed::copy(&self.gpu, bytes)
     }
 
     /// Waits for everything that was queued.

@@ -10,7 +10,7 @@ use pi_cuda_emu::{Driver, driver};
 use pi_engine::{
     Predictors, SessionOptions, Side, Sparsity,
     costs::{Costs, Figure},
-    planner::{self, Planned, Policy, Request},
+    planner::{self, Planned, Policy, Request, Split},
 };
 use pi_gguf::File;
 use pi_sparse_cuda::Cuda;
@@ -36,9 +36,14 @@ fn quick() -> Costs {
     Costs { sync: Figure::measured(1e-12), link: Figure::measured(1e15), ..Costs::default() }
 }
 
-/// Plans within a budget, loads, opens a session and computes its largest step.
+/// Plans within a budget, and [takes] it.
 fn holds(what: &str, file: &File, request: &Request<'_>, emulated: bool) -> Planned {
     let planned = planner::plan(file, request).unwrap_or_else(|e| panic!("{what}: {e}"));
+    takes(what, file, request, emulated, planned)
+}
+
+/// Loads what is planned, opens a session and computes its largest step.
+fn takes(what: &str, file: &File, request: &Request<'_>, emulated: bool, planned: Planned) -> Planned {
     let (memory, budget) = (&planned.memory, request.budget);
     assert!(memory.total() <= budget, "{what}: {} of {budget}", memory.total());
     assert_eq!(planned.plan.uses_accelerator(), memory.total() > 0, "{what}");
@@ -226,4 +231,17 @@ fn a_model_that_does_not_fit_is_refused_with_the_bytes_it_wanted_and_those_that_
     }
     driver.set_memory(1 << 30);
     assert!(exact().accelerator(Arc::new(device), planned.plan).load(&file).is_ok());
+}
+
+#[test]
+fn whole_layers_and_everything_but_ffns_take_what_is_planned() {
+    let Some((_turn, driver)) = alone() else { return };
+    let device = Cuda::open(0).unwrap();
+    let file = TinyModel { layers: 3, neurons: 300, neuron_major: true, ..TinyModel::wide(QuantType::Q4_0) }.file();
+    let session = SessionOptions { batch: 33, context: Some(200), ..SessionOptions::default() };
+    let request = Request { session, kv: KvType::F16.into(), ..Request::new(&device, 1 << 40) };
+    for split in [0, 1, 3, 4].into_iter().flat_map(|n| [Split::Layers(n), Split::CpuFfns(n)]) {
+        let planned = planner::split(&file, &request, split).unwrap();
+        takes(&split.to_string(), &file, &request, driver.is_some(), planned);
+    }
 }

@@ -3,9 +3,9 @@
 use super::{Setting, machine::Machine, reference::Reference};
 use crate::failure::Result;
 use pi_engine::{
-    LayerPlan, ModelConfig, Plan, Predictors, SessionOptions, Side, Sparsity,
-    pi_core::{Device, NeuronSet},
-    planner::{self, Planned, Policy, Request},
+    Predictors, SessionOptions, Sparsity,
+    pi_core::Device,
+    planner::{self, Planned, Policy, Request, Split},
     profile::model_fingerprint,
 };
 
@@ -79,7 +79,7 @@ impl Planner<'_> {
     fn by_layers(&self, sparsity: Sparsity) -> Result<Planned> {
         let c = &self.reference.config;
         let found = self.with(sparsity, Policy::InOrder, |request| {
-            let plan = |k| planner::assess(&self.setting.file, request, last_layers(c, k));
+            let plan = |k| planner::split(&self.setting.file, request, Split::Layers(k));
             // what keeps none from being planned has nothing to do with room
             let mut best = plan(0)?;
             for k in 1..=c.layers + 1 {
@@ -92,18 +92,6 @@ impl Planner<'_> {
         })?;
         found.map_err(|e| self.setting.failure(&e))
     }
-}
-
-/// The last `k` layers on the accelerator; of one more than there are, the head as well.
-fn last_layers(c: &ModelConfig, k: usize) -> Plan {
-    let mut plan = Plan::whole(c, Side::Cpu);
-    plan.layers.iter_mut().rev().take(k).for_each(|layer| {
-        *layer = LayerPlan { dense: Side::Accelerator, hot: NeuronSet::all(c.neurons) };
-    });
-    if k > c.layers {
-        plan.head = Side::Accelerator;
-    }
-    plan
 }
 
 /// A session that decodes so many tokens one by one.

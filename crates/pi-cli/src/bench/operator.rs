@@ -1,22 +1,25 @@
 //! Single operators: `pi bench gemv`, `gemm`, `ffn` and `attention`.
 //!
 //! The result is compared with the reference first; what is wrong is not timed. Weights come from memory: there are so many
-//! copies that four times the last cache is read between two uses of one (`--warm` makes a single copy).
+//! copies that four times the last cache is read between two uses of one (`--warm` makes a single copy). Of the CPU every call is timed; an
+//! accelerator is given many at once, and one wait is for all.
 
 use super::{
     list::Numbers,
     machine_speed::{MachineSpeed, pool},
     model::in_range,
     operator_flags::{AttentionFlags, Common, FfnFlags, GemmFlags, GemvFlags},
-    operator_row::{Line, columns},
+    operator_row::{Line, On, columns},
     table::{Table, median},
 };
 use crate::{
+    accelerator::{Accelerator, Opened},
     failure::{Failure, Result},
     machine,
+    output::say,
 };
 use pi_engine::{
-    pi_core::{Error, OpStats},
+    pi_core::{Device, Error, OpStats},
     pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
 };
 use pi_testkit::cases::{self, Attention, Case, Ffn, Prepared, Product, Select};
@@ -24,6 +27,15 @@ use std::{process::ExitCode, sync::Arc, time::Instant};
 
 /// Fewest and most timed calls.
 const CALLS: (usize, usize) = (5, 100_000);
+
+/// Bytes after which nothing older is left in the caches of any accelerator: twice the largest that GPUs have.
+const COLD: u64 = 256 << 20;
+
+/// Bytes that a GPU copies within its memory, to say how fast that is.
+const COPIED: u64 = 1 << 30;
+
+/// Memory of a simulated accelerator.
+const SIMULATED: u64 = 16 << 30;
 
 /// A size that memory can hold.
 const SIZES: std::ops::RangeInclusive<usize> = 1..=1 << 20;
@@ -141,11 +153,24 @@ fn cross<T>(lengths: &[usize], make: impl Fn(&[usize]) -> T) -> Vec<T> {
     (0..total).map(|n| make(&indices(n))).collect()
 }
 
+/// What is timed.
+struct Subject<'a> {
+    device: &'a dyn Device,
+    /// What results are compared with.
+    reference: &'a CpuDevice,
+    on: On<'a>,
+    /// Bytes per second of its memory.
+    bandwidth: Option<f64>,
+    /// Bytes that are read until nothing older is left in its caches.
+    cold: u64,
+}
+
 /// Checks every case, then times it.
 ///
 /// # Errors
 /// Wrong flags; shapes that do not fit; a result that is wrong.
 fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
+    flags.check(crossover)?;
     let threads = in_range("--threads", &Numbers::all(&flags.threads, &[machine::usable_cores()]), 1..=1024)?;
     let kernels = flags.kernels()?;
     let mut speed = MachineSpeed::new(flags.bandwidth);
@@ -153,7 +178,19 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
     for case in cases {
         case.fit().map_err(|e| Failure::Usage(format!("{case}: {e}")))?;
     }
+    let opened = open(flags)?;
     let mut table = Table::new(flags.output, columns(cases));
+    if let Some(opened) = opened {
+        let reference = CpuDevice::new(Kernels::reference(), Arc::new(pool(machine::usable_cores())?));
+        let (device, bandwidth) = (&*opened.device, memory_of(&opened, flags)?);
+        let info = device.info();
+        say(&format!("device: {} ({})", info.name, info.detail));
+        let on = On::Device(&info);
+        let subject = Subject { device, reference: &reference, on, bandwidth, cold: COLD };
+        rows(&subject, flags, cases, &mut table)?;
+        table.end()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     for &threads in &threads {
         let pool: Arc<Pool> = Arc::new(pool(threads)?);
         let bandwidth = speed.of(threads)?;
@@ -162,30 +199,59 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
                 .with_crossover(Crossover::uniform(crossover))
                 .with_repacking(flags.repack.limit());
             let reference = CpuDevice::new(Kernels::reference(), pool.clone());
-            let mut dense: Option<(Ffn, f64)> = None;
-            for case in cases {
-                let error = case.check(&device, &reference).map_err(Failure::Work)?;
-                let measured = measure(case, &device, flags)?;
-                let ratio = match case {
-                    Case::Ffn(ffn) => Some(ratio(ffn, measured.median, &mut dense, &device, flags)?),
-                    _ => None,
-                };
-                let isa = kernels.isa();
-                table.row(&Line {
-                    case,
-                    isa,
-                    kernel: kernels.get(case.ty()).isa,
-                    threads,
-                    error,
-                    measured,
-                    ratio,
-                    bandwidth,
-                })?;
-            }
+            let (on, cold) = (On::Cpu { kernels, threads }, machine::cold());
+            let subject = Subject { device: &device, reference: &reference, on, bandwidth, cold };
+            rows(&subject, flags, cases, &mut table)?;
         }
     }
     table.end()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The accelerator that is asked for; `None` for the CPU.
+fn open(flags: &Common) -> Result<Option<Opened>> {
+    match flags.device {
+        Accelerator::None => Ok(None),
+        Accelerator::Simulated => Opened::simulated(Some(SIMULATED)).map(Some),
+        Accelerator::Cuda(ordinal) => {
+            let failed = |why| Failure::Work(format!("--device {}: {why}", flags.device));
+            Opened::cuda(ordinal, None).map(Some).map_err(failed)
+        }
+        Accelerator::Auto => Ok(Opened::cuda(0, None)
+            .inspect_err(|why| say(&format!("device: the CPU: there is no accelerator: {why}")))
+            .ok()),
+    }
+}
+
+/// How fast an accelerator's memory is, unless that is given or it is none of its own.
+fn memory_of(opened: &Opened, flags: &Common) -> Result<Option<f64>> {
+    let given = flags.bandwidth.map(|g| f64::from(g) * 1e9);
+    match (given, &opened.cuda) {
+        (Some(given), _) => Ok(Some(given).filter(|g| *g > 0.0)),
+        (None, None) => Ok(None),
+        (None, Some(cuda)) => {
+            let failed = |e: Error| Failure::Work(e.to_string());
+            let (free, _) = cuda.memory().map_err(failed)?;
+            let speed = cuda.copy_speed(COPIED.min(free / 64) as usize).map_err(failed)?;
+            say(&format!("memory: {:.1} GB/s while the device copies within it", speed / 1e9));
+            Ok(Some(speed))
+        }
+    }
+}
+
+fn rows(subject: &Subject<'_>, flags: &Common, cases: &[Case], table: &mut Table) -> Result<()> {
+    let mut dense: Option<(Ffn, f64)> = None;
+    for case in cases {
+        let error = case.check(subject.device, subject.reference).map_err(Failure::Work)?;
+        let measured = measure(case, subject, flags)?;
+        let ratio = match case {
+            Case::Ffn(ffn) => Some(ratio(ffn, measured.median, &mut dense, subject, flags)?),
+            _ => None,
+        };
+        let (on, bandwidth, cold) = (subject.on, subject.bandwidth, subject.cold);
+        table.row(&Line { case, on, error, measured, ratio, bandwidth, cold })?;
+    }
+    Ok(())
 }
 
 /// What was measured of a case.
@@ -193,6 +259,7 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
 pub(super) struct Measured {
     pub(super) median: f64,
     pub(super) min: f64,
+    pub(super) max: f64,
     pub(super) calls: usize,
     pub(super) turns: usize,
     pub(super) working_set: u64,
@@ -200,19 +267,24 @@ pub(super) struct Measured {
     pub(super) stats: OpStats,
 }
 
-fn measure(case: &Case, device: &CpuDevice, flags: &Common) -> Result<Measured> {
-    let cold = if flags.warm { 0 } else { machine::cold() };
+fn measure(case: &Case, subject: &Subject<'_>, flags: &Common) -> Result<Measured> {
+    let cold = if flags.warm { 0 } else { subject.cold };
     let failed = |e| Failure::Work(format!("{case}: {e}"));
-    let mut prepared = case.prepare(device, cold).map_err(failed)?;
-    let samples = sample(&mut prepared, f64::from(flags.seconds)).map_err(failed)?;
+    let mut prepared = case.prepare(subject.device, cold).map_err(failed)?;
+    let seconds = f64::from(flags.seconds);
+    let (samples, each) = match subject.on {
+        On::Cpu { .. } => (sample(&mut prepared, seconds).map_err(failed)?, 1),
+        On::Device(_) => queued(&mut prepared, seconds).map_err(failed)?,
+    };
     Ok(Measured {
         median: median(&samples),
         min: samples.iter().copied().fold(f64::INFINITY, f64::min),
-        calls: samples.len(),
+        max: samples.iter().copied().fold(0.0, f64::max),
+        calls: samples.len() * each,
         turns: prepared.turns(),
         working_set: prepared.working_set(),
         macs: prepared.macs(),
-        stats: prepared.stats(),
+        stats: prepared.counted_step().map_err(failed)?,
     })
 }
 
@@ -234,13 +306,33 @@ fn sample(prepared: &mut Prepared, seconds: f64) -> Result<Vec<f64>, Error> {
     Ok(samples)
 }
 
+/// Seconds per call of several that follow each other in a queue, with one wait for the last; and how many they are. Each copy is used once
+/// before that.
+fn queued(prepared: &mut Prepared, seconds: f64) -> Result<(Vec<f64>, usize), Error> {
+    let turns = prepared.turns();
+    let mut run = |steps: usize| {
+        let begun = Instant::now();
+        (0..steps).try_for_each(|_| prepared.step())?;
+        prepared.output()?;
+        Ok::<_, Error>(begun.elapsed().as_secs_f64())
+    };
+    run(turns)?;
+    let first = run(turns)? / turns as f64;
+    let each = (seconds / 20.0 / first.max(1e-7)).clamp(1.0, 10_000.0) as usize;
+    let (start, mut samples) = (Instant::now(), Vec::new());
+    while samples.len() < CALLS.0 || (samples.len() < CALLS.1 && start.elapsed().as_secs_f64() < seconds) {
+        samples.push(run(each)? / each as f64);
+    }
+    Ok((samples, each))
+}
+
 /// How many times as long as the dense FFN of the same shape it takes.
-fn ratio(ffn: &Ffn, median: f64, known: &mut Option<(Ffn, f64)>, device: &CpuDevice, flags: &Common) -> Result<f64> {
+fn ratio(ffn: &Ffn, median: f64, known: &mut Option<(Ffn, f64)>, subject: &Subject<'_>, flags: &Common) -> Result<f64> {
     let dense = Ffn { select: Select::Dense, active: 1.0, ..ffn.clone() };
     if let Some((_, time)) = known.as_ref().filter(|(of, _)| *of == dense) {
         return Ok(median / time);
     }
-    let time = if *ffn == dense { median } else { measure(&Case::Ffn(dense.clone()), device, flags)?.median };
+    let time = if *ffn == dense { median } else { measure(&Case::Ffn(dense.clone()), subject, flags)?.median };
     *known = Some((dense, time));
     Ok(median / time)
 }

@@ -5,6 +5,7 @@ use super::{
     table::Format,
 };
 use crate::{
+    accelerator::Accelerator,
     failure::{Failure, Result},
     kernels,
     repack::Repack,
@@ -19,6 +20,9 @@ use pi_testkit::cases::{Case, Select};
 /// Options of all operators.
 #[derive(Args, Debug)]
 pub struct Common {
+    /// Time an accelerator instead of the CPU: many calls and one wait for all, not each call; see pi run
+    #[arg(long, value_name = "none|cuda[:N]|auto|simulated", default_value_t, hide_default_value = true)]
+    pub(super) device: Accelerator,
     /// Types of the weights, as in q4_0,f16 [default: a usual selection]
     #[arg(long = "type", value_name = "TYPE,…", value_parser = types)]
     pub(super) ty: Option<Types>,
@@ -37,7 +41,8 @@ pub struct Common {
     /// How long an operator is run
     #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true, value_parser = seconds)]
     pub(super) seconds: f32,
-    /// The memory's speed in GB/s, instead of measuring it; 0: do not compare with it
+    /// The memory's speed in GB/s, instead of measuring it; 0: do not compare with it. Of a GPU, what is read and written while it copies
+    /// within its own memory
     #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = crate::values::from_zero)]
     pub(super) bandwidth: Option<f32>,
     /// Form of the results
@@ -163,6 +168,25 @@ pub(super) fn seconds(text: &str) -> Result<f32, String> {
 }
 
 impl Common {
+    /// Refuses options that are of the CPU where an accelerator is timed.
+    ///
+    /// # Errors
+    /// If one is given.
+    pub(super) fn check(&self, crossover: f32) -> Result<()> {
+        let given = [
+            ("--isa", self.isa.is_some()),
+            ("--threads", !self.threads.is_empty()),
+            ("--repack", self.repack != Repack::default()),
+            ("--crossover", crossover < 1.0),
+        ];
+        match given.iter().find(|(_, given)| *given && self.device != Accelerator::None) {
+            Some((flag, _)) => {
+                Err(Failure::Usage(format!("{flag} is of the CPU, and --device {} is timed", self.device)))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The types that are wanted, or those of the usual cases.
     pub(super) fn types(&self, usual: &[Case]) -> Vec<QuantType> {
         if let Some(types) = &self.ty {

@@ -5,20 +5,34 @@ use super::{
     table::{Align, Column, Row},
 };
 use crate::machine;
-use pi_engine::pi_sparse_cpu::Isa;
+use pi_engine::{pi_core::DeviceInfo, pi_sparse_cpu::Kernels};
 use pi_testkit::cases::Case;
 use serde_json::Value;
 
 /// What was found for a case.
 pub(super) struct Line<'a> {
     pub(super) case: &'a Case,
-    pub(super) isa: Isa,
-    pub(super) kernel: Isa,
-    pub(super) threads: usize,
+    pub(super) on: On<'a>,
     pub(super) error: f64,
     pub(super) measured: Measured,
     pub(super) ratio: Option<f64>,
     pub(super) bandwidth: Option<f64>,
+    /// Bytes that do not fit the caches.
+    pub(super) cold: u64,
+}
+
+/// Who computed it.
+#[derive(Clone, Copy)]
+pub(super) enum On<'a> {
+    /// This CPU.
+    Cpu {
+        /// The kernels that were asked for.
+        kernels: &'a Kernels,
+        /// Cores that computed.
+        threads: usize,
+    },
+    /// An accelerator.
+    Device(&'a DeviceInfo),
 }
 
 /// The table's columns, wide enough for the names of these cases.
@@ -46,13 +60,37 @@ impl Line<'_> {
         self.measured.stats.bytes as f64 / self.measured.median
     }
 
+    /// The name of who computed it.
+    fn device(&self) -> Value {
+        match self.on {
+            On::Cpu { .. } => "cpu".into(),
+            On::Device(info) => info.name.as_str().into(),
+        }
+    }
+
+    /// What an accelerator is.
+    fn detail(&self) -> Value {
+        match self.on {
+            On::Cpu { .. } => Value::Null,
+            On::Device(info) => info.detail.as_str().into(),
+        }
+    }
+
+    /// What is so of the CPU alone.
+    fn cpu(&self, what: impl Fn(&Kernels, usize) -> Value) -> Value {
+        match self.on {
+            On::Cpu { kernels, threads } => what(kernels, threads),
+            On::Device(_) => Value::Null,
+        }
+    }
+
     fn share(part: u64, of: u64) -> Option<f64> {
         (of > 0).then(|| part as f64 / of as f64)
     }
 
     /// Where the weights come from: `memory`, or `caches` if all that was read fits them more or less.
     fn weights(&self) -> &'static str {
-        if self.measured.working_set >= machine::cold() { "memory" } else { "caches" }
+        if self.measured.working_set >= self.cold { "memory" } else { "caches" }
     }
 }
 
@@ -67,14 +105,17 @@ impl Row for Line<'_> {
         ];
         fields.extend(shape(self.case));
         fields.extend([
-            ("isa", self.isa.to_string().into()),
-            ("kernel_isa", self.kernel.to_string().into()),
-            ("n_threads", self.threads.into()),
+            ("device", self.device()),
+            ("device_info", self.detail()),
+            ("isa", self.cpu(|kernels, _| kernels.isa().to_string().into())),
+            ("kernel_isa", self.cpu(|kernels, _| kernels.get(self.case.ty()).isa.to_string().into())),
+            ("n_threads", self.cpu(|_, threads| threads.into())),
             ("error", self.error.into()),
             ("tolerance", self.case.tolerance().into()),
             ("calls", m.calls.into()),
             ("median_ns", (m.median * 1e9).into()),
             ("min_ns", (m.min * 1e9).into()),
+            ("max_ns", (m.max * 1e9).into()),
             ("bytes", stats.bytes.into()),
             ("read_bytes_per_second", self.read_per_second().round().into()),
             ("memory_bytes_per_second", self.bandwidth.map(f64::round).into()),
@@ -97,8 +138,14 @@ impl Row for Line<'_> {
         let percent = |share: Option<f64>| or_dash(share.map(|s| format!("{:.1} %", 100.0 * s)));
         vec![
             self.case.to_string(),
-            self.kernel.to_string(),
-            self.threads.to_string(),
+            match self.on {
+                On::Cpu { kernels, .. } => kernels.get(self.case.ty()).isa.to_string(),
+                On::Device(info) => info.name.clone(),
+            },
+            match self.on {
+                On::Cpu { threads, .. } => threads.to_string(),
+                On::Device(_) => "-".into(),
+            },
             duration(m.median),
             duration(m.min),
             format!("{:.2}", self.read_per_second() / 1e9),

@@ -17,7 +17,7 @@ use pi_engine::{
     Error, Schedule, SessionOptions, Sparsity, arch,
     pi_core::{Activation, KvType, KvTypes},
     pi_gguf::{AtomicFile, File},
-    planner::{self, index_of_plan},
+    planner::index_of_plan,
 };
 use std::{
     io::Write,
@@ -129,7 +129,7 @@ pub fn run(flags: &PlanFlags) -> Result {
     let asked = Asked::new(&flags.neurons, &file, &setup)?;
     let Opened { device, budget, .. } = open(flags)?;
     let request = asked.request(&setup, &*device, budget, &flags.neurons);
-    let planned = planner::plan(&file, &request).map_err(failure)?;
+    let planned = flags.neurons.plan(&file, &request).map_err(failure)?;
     // before anything is printed: who reads that may stop to listen
     if let Some(path) = &flags.map {
         write(path, map::draw(&flags.model, &planned).as_bytes())?;

@@ -44,6 +44,7 @@ mod line;
 mod memory;
 mod neurons;
 mod policy;
+mod split;
 mod statistics;
 mod streaming;
 mod survey;
@@ -55,6 +56,7 @@ pub use index::{hot_of_index, index_of_plan};
 pub use memory::{LayerBytes, MemoryUse};
 pub use neurons::Choice;
 pub use policy::Policy;
+pub use split::{Split, split};
 pub use statistics::Statistics;
 pub use times::{LayerTime, Times};
 

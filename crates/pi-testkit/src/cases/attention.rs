@@ -5,8 +5,8 @@ use super::{
     weights::{Rows, input},
 };
 use pi_core::{
-    AttentionRun, AttentionSpec, BatchToken, Device, Error, KvType, Limits, LinearSpec, QuantType, Result, RopeKind,
-    RopeScaling, RopeSpec, Write,
+    AttentionRun, AttentionSpec, BatchToken, Device, Error, KvType, Limits, LinearSpec, OpStats, QuantType, Result,
+    RopeKind, RopeScaling, RopeSpec, Write,
 };
 use std::{fmt, sync::Arc};
 
@@ -113,11 +113,14 @@ impl Attention {
         }
         let y = device.hidden(self.tokens, self.dim)?;
         let kept = self.context;
-        let mut prepared = Prepared::new(y, count, move |turn, y| {
+        let mut prepared = Prepared::new(y, count, move |turn, y, counted| {
             x.stale();
+            if counted {
+                runs[turn].take_stats();
+            }
             runs[turn].apply(&mut x, &batch, y, Write::Set)?;
             runs[turn].truncate(0, kept);
-            Ok(runs[turn].take_stats())
+            Ok(if counted { runs[turn].take_stats() } else { OpStats::default() })
         });
         prepared.working_set = bytes * count as u64;
         let projections = 2 * self.dim * (heads + kv_heads);

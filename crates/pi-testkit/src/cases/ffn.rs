@@ -6,7 +6,8 @@ use super::{
 };
 use crate::Random;
 use pi_core::{
-    Activation, ActiveSet, Device, Down, Error, FfnWeights, Gating, Limits, NeuronSet, QuantType, Result, Write,
+    Activation, ActiveSet, Device, Down, Error, FfnWeights, Gating, Limits, NeuronSet, OpStats, QuantType, Result,
+    Write,
 };
 use std::{fmt, str::FromStr};
 
@@ -115,12 +116,15 @@ impl Ffn {
         let sets = (0..groups).map(|g| self.set(device, &order, g, groups)).collect::<Result<Vec<_>>>();
         let (mut sets, mut x) = (sets?, input(device, self.tokens, self.dim)?);
         let y = device.hidden(self.tokens, self.dim)?;
-        let mut prepared = Prepared::new(y, count * groups, move |turn, y| {
+        let mut prepared = Prepared::new(y, count * groups, move |turn, y, counted| {
             let (run, set) = (&mut runs[turn / groups], &mut sets[turn % groups]);
             x.stale();
+            if counted {
+                run.take_stats();
+            }
             run.submit(&mut x, set)?;
             run.collect(y, Write::Set)?;
-            Ok(run.take_stats())
+            Ok(if counted { run.take_stats() } else { OpStats::default() })
         });
         prepared.working_set = match self.select {
             Select::Marks => 3 * (matrix as f64 * self.active) as u64 * groups as u64 * count as u64,

@@ -120,7 +120,8 @@ fn distance(got: &[f32], want: &[f32]) -> f64 {
     if length == 0.0 && off == 0.0 { 0.0 } else { (off / length).sqrt() }
 }
 
-type Step = dyn FnMut(usize, &mut Hidden) -> Result<OpStats>;
+/// A turn's step; what it counted only if it is asked for, because a device may have to be waited for to know.
+type Step = dyn FnMut(usize, &mut Hidden, bool) -> Result<OpStats>;
 
 /// A case ready to run.
 pub struct Prepared {
@@ -129,13 +130,12 @@ pub struct Prepared {
     at: usize,
     turns: usize,
     working_set: u64,
-    stats: OpStats,
     macs: u64,
 }
 
 impl Prepared {
-    fn new(y: Hidden, turns: usize, step: impl FnMut(usize, &mut Hidden) -> Result<OpStats> + 'static) -> Self {
-        Self { step: Box::new(step), y, at: 0, turns, working_set: 0, stats: OpStats::default(), macs: 0 }
+    fn new(y: Hidden, turns: usize, step: impl FnMut(usize, &mut Hidden, bool) -> Result<OpStats> + 'static) -> Self {
+        Self { step: Box::new(step), y, at: 0, turns, working_set: 0, macs: 0 }
     }
 
     /// Runs the operator once, on the next copy of its weights. Input and output lie near the device, so one with a queue may not
@@ -144,9 +144,21 @@ impl Prepared {
     /// # Errors
     /// Whatever the operator reports.
     pub fn step(&mut self) -> Result<()> {
-        self.stats = (self.step)(self.at, &mut self.y)?;
+        self.turn(false).map(drop)
+    }
+
+    /// The same, and what the operator counted in it. That may be known only when a device is done with it.
+    ///
+    /// # Errors
+    /// Whatever the operator reports.
+    pub fn counted_step(&mut self) -> Result<OpStats> {
+        self.turn(true)
+    }
+
+    fn turn(&mut self, counted: bool) -> Result<OpStats> {
+        let stats = (self.step)(self.at, &mut self.y, counted)?;
         self.at = (self.at + 1) % self.turns;
-        Ok(())
+        Ok(stats)
     }
 
     /// What the last step computed.
@@ -155,11 +167,6 @@ impl Prepared {
     /// If it cannot be fetched from the device.
     pub fn output(&mut self) -> Result<&[f32]> {
         self.y.host()
-    }
-
-    /// What the operator counted in the last step.
-    pub fn stats(&self) -> OpStats {
-        self.stats
     }
 
     /// Steps until the same weights are read again.

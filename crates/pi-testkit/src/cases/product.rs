@@ -48,7 +48,7 @@ impl Product {
         let ops = ops.map(|w| device.linear(&LinearSpec::new(w?))).collect::<Result<Vec<_>>>()?;
         let mut x = input(device, self.tokens, self.cols)?;
         let y = device.hidden(self.tokens, self.rows)?;
-        let mut prepared = Prepared::new(y, n, move |turn, y| {
+        let mut prepared = Prepared::new(y, n, move |turn, y, _| {
             x.stale(); // encoding the input is a part of the work
             ops[turn].apply(&mut x, y, Write::Set)?;
             Ok(OpStats { bytes: ops[turn].bytes(), ..OpStats::default() })

@@ -1,0 +1,89 @@
+"""What scripts/gpu_check found, judged and written for people."""
+
+import statistics
+
+
+def spread(values):
+    return {"median": statistics.median(values), "least": min(values), "most": max(values), "samples": len(values)}
+
+
+def dense(f, width):
+    """PyTorch's median for a width, in seconds."""
+    found = f.get("torch")
+    times = [statistics.median(t["seconds"]) for t in found if t.get("width") == width] if isinstance(found, list) else []
+    return times[0] if times else None
+
+
+def verdicts(f):
+    lines = []
+
+    def verdict(what, holds, shown):
+        lines.append({"what": what, "holds": holds, "shown": shown})
+
+    tests = f.get("tests", [])
+    passed = [t["passed"] for t in tests]
+    # what was cut has shown nothing
+    holds = False if False in passed or not tests else None if None in passed else True
+    verdict("the end-to-end tests pass on the driver", holds, f"{passed.count(True)} of {len(tests)} binaries")
+    for row in f.get("operators", []):
+        if row["active"] == 0.1:
+            shown = f"{row['of_dense']:.3f} of our dense"
+            torch = dense(f, row["width"])
+            if torch and row["type"].lower() == "f16":
+                shown += f", {row['median_ns'] / 1e9 / torch:.3f} of PyTorch's"
+            verdict(f"sparse FFN at 10 % at most 0.2 of dense: {row['width']} {row['type']}", None if f["emulated"] else row["of_dense"] <= 0.2, shown)
+    verdict("one wait per hybrid layer", f["waits_once"], "as the emulated driver counts, when this was built")
+    rows = {(r["model"], r["what"], r["budget"]): statistics.median(r["samples"]) for r in f.get("decode", []) if r["samples"]}
+    for name in f["models"]:
+        pair = [rows.get((name, what, 0.25)) for what in ("hybrid", "dense by layers")]
+        ratio = pair[0] / pair[1] if all(pair) else None
+        verdict(f"hybrid at 1/4 at least 3 times the division by layers: {name}", None if ratio is None or f["emulated"] else ratio >= 3,
+                "not measured" if ratio is None else f"{ratio:.2f} times")
+    return lines
+
+
+def text(f):
+    t = []
+    t.append(f"`scripts/gpu_check` at {f['commit']}, {f['date']}: {f['gpu']}; {f['machine']}")
+    if f["emulated"]:
+        t.append("\n**The driver is emulated: times and shares mean nothing.**")
+    t.append("\n| must hold | | measured |\n|---|---|---|")
+    word = {True: "holds", False: "does not hold", None: "unknown"}
+    t += [f"| {v['what']} | {word[v['holds']]} | {v['shown']} |" for v in f["verdicts"]]
+    t += [f"\nCut, because its time was spent: {name}." for name in f["cut"]] + [f"\nFailed: {why}." for why in f["failed"]]
+    t.append("\n| tests | check | passed |\n|---|---|---:|")
+    t += [f"| {r['test']} | {r['check'] or '-'} | {r.get('ran', 'cut') if r['passed'] in (True, None) else 'failed'} |" for r in f.get("tests", [])]
+    t.append(f"\ncompute-sanitizer: {f.get('sanitizer', 'not reached')}")
+    t.append("\n| FFN | type | active | median µs | range | GB/s | of copies | of our dense | of PyTorch's F16 dense |\n|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for r in f.get("operators", []):
+        torch, share = dense(f, r["width"]), r["memory_share"]
+        beside = f"{r['median_ns'] / 1e9 / torch:.3f}" if torch else "-"
+        share = f"{100 * share:.0f} %" if share else "-"
+        t.append(f"| {r['width']} {r['dim']}x{r['ffn']} | {r['type']} | {100 * r['active']:.0f} % | {r['median_ns'] / 1e3:.1f} | {r['min_ns'] / 1e3:.1f} to "
+                 f"{r['max_ns'] / 1e3:.1f} | {r['read_bytes_per_second'] / 1e9:.0f} | {share} | {r['of_dense']:.3f} | {beside} |")
+    if isinstance(f.get("torch"), list):
+        for r in f["torch"]:
+            values = r.get("seconds") or r["copy"]
+            s = spread(values)
+            unit, by = ("µs", 1e6) if "width" in r else ("GB/s", 1e-9)
+            what = f"dense FFN {r['width']}, F16" if "width" in r else "copies within the device"
+            t.append(f"\nPyTorch, {what}: {s['median'] * by:.1f} {unit} ({s['least'] * by:.1f} to {s['most'] * by:.1f})")
+    else:
+        t.append(f"\nPyTorch: {f.get('torch', 'not reached')}")
+    t.append("\n| model | budget of the weights | what | tokens/s | range | runs | on the device | of the floor | to CPU |\n|---|---:|---|---:|---:|---:|---:|---:|---:|")
+    cpu = {r["model"]: statistics.median(r["samples"]) for r in f.get("decode", []) if r["what"] == "CPU" and r["samples"]}
+    for r in f.get("decode", []):
+        part = "-" if r["budget"] is None else f"{100 * r['budget']:g} %"
+        if not r["samples"]:
+            why = "not reached" if r["options"] else "does not fit"
+            t.append(f"| {r['model']}, {r['layers']} layers | {part} | {r['what']} | {why} | | | | | |")
+            continue
+        s = spread(r["samples"])
+        floor = f"{100 * r['floor'] * s['median']:.0f} %" if r.get("floor") else "-"
+        size = f"{r['on_device'] / 2**30:.2f} GiB" if "on_device" in r else "-"
+        t.append(f"| {r['model']}, {r['layers']} layers | {part} | {r['what']} | {s['median']:.2f} | {s['least']:.2f} to {s['most']:.2f} | {s['samples']} | {size} | {floor} | "
+                 f"{s['median'] / cpu[r['model']]:.2f} |")
+    t.append("\nThe floor is the larger of what the CPU and the GPU need for their bytes at the speeds that `pi doctor --costs` measured here.")
+    t.append("llama.cpp is not measured beside it: of its prebuilt CUDA wheels xllamacpp-cuda12x 0.1.6 (22 MB, Python 3.11, glibc 2.35) is small enough, but "
+             "it cannot be loaded without an NVIDIA driver, so nothing that uses it could be tried where this was written.")
+    return "\n".join(t) + "\n"
