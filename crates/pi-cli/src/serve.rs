@@ -47,7 +47,7 @@ pub struct ServeFlags {
     /// File of such keys, one a line
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
     pub api_key_file: Option<PathBuf>,
-    /// Origin whose web pages may call the server, as https://example.org; * stands for all. May be given several times
+    /// Origin whose web pages may call the server, as `https://example.org`; * stands for all. May be given several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     pub cors: Vec<String>,
     /// Name of the model in answers. May be given several times [default: the file's name]

@@ -104,8 +104,9 @@ fn a_plan_for_the_gpu_counts_what_it_allocates_and_its_runtime() {
     let bytes = |plan: &serde_json::Value, what: &str| plan["bytes"][what].as_u64().unwrap();
     assert!(bytes(&gpu, "runtime") > 0 && bytes(&simulated, "runtime") == 0);
     for what in ["norms", "attention", "neurons", "output", "scratch"] {
-        // whole pieces, and scratch that a simulated device does not need
-        assert!(bytes(&gpu, what) >= bytes(&simulated, what) && bytes(&gpu, what) > 0, "{what}: {gpu}");
+        // whole pieces; scratch is another one
+        let as_much = what == "scratch" || bytes(&gpu, what) >= bytes(&simulated, what);
+        assert!(as_much && bytes(&gpu, what) > 0, "{what}: {gpu}");
     }
     let page = place.said("plan MODEL --device cuda:0");
     assert!(

@@ -60,8 +60,7 @@ fn the_share_that_was_asked_for_is_active_and_what_is_read_is_counted() {
         {
             let ffn = Ffn { ty: QuantType::F16, dim: 64, neurons: 200, tokens: 1, active, select };
             let mut prepared = Case::Ffn(ffn.clone()).prepare(&device(Isa::Reference), 0).expect("a case");
-            prepared.step().expect("a step");
-            let stats = prepared.stats();
+            let stats = prepared.counted_step().expect("a step");
             let want = if select == Select::Dense { 200 } else { count };
             assert_eq!((stats.active, stats.bytes), (want, bytes), "{ffn}");
             assert_eq!(prepared.macs(), bytes / 2, "{ffn}: a number of 16 bits each");

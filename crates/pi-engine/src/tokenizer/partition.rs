@@ -249,12 +249,15 @@ mod tests {
     fn what_is_quoted_is_no_control_token() {
         let tokens = [("<s>", TokenKind::Control), ("<s><s>", TokenKind::Control), ("<u>", TokenKind::UserDefined)];
         let partition = partition(&tokens, "");
-        let split = |text: &[u8], quoted: &[Range<usize>]| partition.split(text, Rule { parse_special: true, quoted });
+        let split = |text: &[u8], quoted: &[(usize, usize)]| {
+            let quoted: Vec<Range<usize>> = quoted.iter().map(|&(start, end)| start..end).collect();
+            partition.split(text, Rule { parse_special: true, quoted: &quoted })
+        };
         assert_eq!(split(b"<s><s>", &[]), [Fragment::Token(1)]);
-        assert_eq!(split(b"<s><s>", &[3..4]), [Fragment::Token(0), Fragment::Text(3..6)]);
-        assert_eq!(split(b"<s><s>", &[0..1]), [Fragment::Text(0..3), Fragment::Token(0)]);
-        assert_eq!(split(b"<s><s>x<s>", &[0..1, 5..6]), [Fragment::Text(0..7), Fragment::Token(0)]);
-        assert_eq!(split(b"<u><s>", &[0..6]), [Fragment::Token(2), Fragment::Text(3..6)]);
+        assert_eq!(split(b"<s><s>", &[(3, 4)]), [Fragment::Token(0), Fragment::Text(3..6)]);
+        assert_eq!(split(b"<s><s>", &[(0, 1)]), [Fragment::Text(0..3), Fragment::Token(0)]);
+        assert_eq!(split(b"<s><s>x<s>", &[(0, 1), (5, 6)]), [Fragment::Text(0..7), Fragment::Token(0)]);
+        assert_eq!(split(b"<u><s>", &[(0, 6)]), [Fragment::Token(2), Fragment::Text(3..6)]);
     }
 
     #[test]
