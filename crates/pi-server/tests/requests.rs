@@ -262,7 +262,7 @@ fn a_body_that_does_not_come_is_not_waited_for() {
 #[test]
 fn unknown_routes_and_wrong_methods_are_json_as_well() {
     let server = start(options());
-    for path in ["/", "/v1", "/v2/chat/completions", "/v1/chat/completions/", "/../etc/passwd", "/slots"] {
+    for path in ["/page", "/v1", "/v2/chat/completions", "/v1/chat/completions/", "/../etc/passwd", "/slots"] {
         server.get(path).refused(404);
     }
     for (method, path) in ROUTES {
@@ -345,14 +345,14 @@ fn web_pages_of_others_are_let_in_only_if_asked() {
 }
 
 #[test]
-fn while_the_model_is_loaded_everything_but_metrics_says_503() {
+fn while_the_model_is_loaded_everything_that_needs_it_says_503() {
     let (go, wait) = mpsc::channel::<()>();
     let server = start_with(options(), move || {
         let _ = wait.recv();
         Ok(loaded(demo()))
     });
     for (method, path) in ROUTES.into_iter().chain([("GET", "/health")]) {
-        if matches!(path, "/metrics" | "/v1/embeddings") {
+        if matches!(path, "/" | "/metrics" | "/v1/embeddings") {
             continue;
         }
         let reply = server.call(method, path, &[JSON], b"{}");
