@@ -153,16 +153,36 @@ fn watch() -> Result<Arc<Notify>> {
     Ok(asked)
 }
 
+/// Whether a browser could send this as the origin of a page.
+fn is_origin(text: &str) -> bool {
+    let host = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@\\".contains(&b));
+    match text.split_once("://") {
+        Some((scheme, rest)) => {
+            scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && !scheme.is_empty() && host(rest)
+        }
+        None => matches!(text, "*" | "null"),
+    }
+}
+
 fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
     let mut api_keys = flags.api_key.clone();
-    if api_keys.iter().any(|key| key.trim().is_empty()) {
-        return Err(Failure::value("", "--api-key <KEY>", "expected a key that is not empty"));
+    if let Some(key) = api_keys.iter().find(|key| key.is_empty() || key.trim() != key.as_str()) {
+        return Err(Failure::value(
+            key,
+            "--api-key <KEY>",
+            "expected a key that is not empty, without spaces around it",
+        ));
+    }
+    if let Some(origin) = flags.cors.iter().find(|origin| !is_origin(origin)) {
+        let expected =
+            "expected an origin as browsers send it, such as https://example.org (no path, no slash at the end), or *";
+        return Err(Failure::value(origin, "--cors <ORIGIN>", expected));
     }
     if let Some(path) = &flags.api_key_file {
         let text = prompt::read(path)?;
         let lines = String::from_utf8_lossy(&text).lines().map(|l| l.trim().to_string()).collect::<Vec<_>>();
         let before = api_keys.len();
-        api_keys.extend(lines.into_iter().filter(|key| !key.is_empty()));
+        api_keys.extend(lines.into_iter().filter(|key| !key.is_empty() && !key.starts_with('#')));
         if api_keys.len() == before {
             return Err(Failure::Work(format!("{}: expected a key on at least one line", path.display())));
         }

@@ -24,6 +24,7 @@
 //! | `api` | the routes |
 //! | `batch` | the engine's thread: slots, steps, reuse of what was computed |
 //! | `error`, `body`, `fields`, `auth` | errors in OpenAI's form, reading requests, keys |
+//! | `connections` | how many, and how long a client may take to say what it wants |
 //! | `sse`, `logprobs`, `metrics` | streamed answers, log-probabilities, what is counted |
 //!
 //! What it does not do: TLS, more than one model, embeddings.
@@ -33,6 +34,7 @@ mod auth;
 mod batch;
 mod body;
 pub mod chat;
+mod connections;
 mod error;
 mod fields;
 mod logprobs;

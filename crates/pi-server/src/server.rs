@@ -3,6 +3,7 @@
 use crate::{
     api,
     batch::{job::Job, queue::Door, worker},
+    connections,
     options::ServerOptions,
     state::{Loaded, Model, Phase, State, now},
 };
@@ -139,8 +140,7 @@ impl Server {
             server.drain();
             let _ = asked.send(true);
         };
-        let serving = axum::serve(listener, self.router()).with_graceful_shutdown(stop);
-        let mut serving = std::pin::pin!(serving.into_future());
+        let mut serving = std::pin::pin!(connections::serve(listener, self.router(), stop));
         tokio::select! {
             ended = &mut serving => return ended.map(|()| true),
             _ = ask.wait_for(|asked| *asked) => {}

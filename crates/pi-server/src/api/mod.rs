@@ -31,13 +31,13 @@ use crate::{
 use axum::{
     Router,
     extract::{MatchedPath, Request, State},
-    http::{HeaderName, HeaderValue, Method, header},
+    http::{HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use std::{sync::Arc, time::Duration};
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 type Shared = State<Arc<App>>;
 type Answered = Result<Response, ApiError>;
@@ -80,8 +80,9 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         true => AllowOrigin::any(),
         false => AllowOrigin::list(origins.iter().filter_map(|o| HeaderValue::from_str(o).ok())),
     };
-    let headers: [HeaderName; 2] = [header::AUTHORIZATION, header::CONTENT_TYPE];
     let methods = [Method::GET, Method::POST];
+    // clients send headers of their own, such as `x-stainless-…`
+    let headers = AllowHeaders::mirror_request();
     let layer = CorsLayer::new().allow_origin(origin).allow_methods(methods).allow_headers(headers);
     Some(layer.max_age(Duration::from_secs(600)))
 }

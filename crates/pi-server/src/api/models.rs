@@ -2,7 +2,7 @@
 
 use super::{Answered, Shared, json};
 use crate::{error::ApiError, server::App, state::Model};
-use axum::extract::{Path, State};
+use axum::extract::{Path, State, rejection::PathRejection};
 use serde_json::{Value, json as value};
 
 fn entry(name: &str, model: &Model) -> Value {
@@ -20,8 +20,9 @@ pub(super) async fn list(State(app): Shared) -> Answered {
     Ok(json(&value!({"object": "list", "data": data})))
 }
 
-pub(super) async fn one(State(app): Shared, Path(name): Path<String>) -> Answered {
+pub(super) async fn one(State(app): Shared, path: Result<Path<String>, PathRejection>) -> Answered {
     let model = app.model()?;
+    let Path(name) = path.map_err(|e| ApiError::field("model", e.body_text()))?;
     match names(&app).contains(&name.as_str()) {
         true => Ok(json(&entry(&name, &model))),
         false => Err(ApiError::model(&name)),

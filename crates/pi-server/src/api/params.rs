@@ -75,6 +75,32 @@ impl Params {
     }
 }
 
+/// Fields of OpenAI's and of other servers that change an answer, and mean nothing here.
+const NOT_BUILT: [&str; 22] = [
+    "tools",
+    "functions",
+    "grammar",
+    "json_schema",
+    "guided_json",
+    "suffix",
+    "echo",
+    "audio",
+    "prediction",
+    "web_search_options",
+    "stop_token_ids",
+    "n_predict",
+    "min_tokens",
+    "typical_p",
+    "tfs_z",
+    "mirostat",
+    "samplers",
+    "dry_multiplier",
+    "xtc_probability",
+    "dynatemp_range",
+    "lora",
+    "use_beam_search",
+];
+
 /// What a request may ask for elsewhere, and must not be passed over in silence.
 fn refuse_what_is_not_built(fields: &Fields) -> Result<(), ApiError> {
     for name in ["n", "best_of"] {
@@ -86,12 +112,21 @@ fn refuse_what_is_not_built(fields: &Fields) -> Result<(), ApiError> {
         Value::Array(all) => !all.is_empty(),
         Value::String(text) => !text.is_empty(),
         Value::Bool(on) => *on,
+        Value::Null => false,
         _ => true,
     };
-    for name in ["tools", "functions", "grammar", "json_schema", "suffix", "echo", "audio"] {
+    for name in NOT_BUILT {
         if fields.get(name).is_some_and(is_set) {
-            return Err(ApiError::unsupported(name, "not supported yet"));
+            return Err(ApiError::unsupported(name, "not supported"));
         }
+    }
+    for (name, plain) in [("tool_choice", "none or auto"), ("function_call", "none or auto")] {
+        if fields.get(name).is_some_and(|v| !matches!(v.as_str(), Some("none" | "auto"))) {
+            return Err(ApiError::unsupported(name, format!("not supported, except {plain}")));
+        }
+    }
+    if fields.get("modalities").is_some_and(|v| *v != serde_json::json!(["text"])) {
+        return Err(ApiError::unsupported("modalities", "not supported, except [\"text\"]"));
     }
     match fields.get("response_format") {
         Some(format) if format.get("type").and_then(Value::as_str) != Some("text") => {

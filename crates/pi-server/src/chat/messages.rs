@@ -3,14 +3,34 @@
 use super::{Conversation, TemplateError};
 use serde_json::{Map, Value};
 
+/// Who may speak.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// What templates look at in messages. Whatever else a client sends is not carried along.
+const KNOWN: [&str; 11] = [
+    "role",
+    "content",
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "tool_plan",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+    "documents",
+    "tools",
+];
+
 /// Contents as text, arguments of calls as objects.
 pub(super) fn normal(conversation: &Conversation) -> Result<Conversation, TemplateError> {
     let mut normal = conversation.clone();
     for (i, message) in normal.messages.iter_mut().enumerate() {
         let Value::Object(fields) = message else { return Err(wrong(format!("messages[{i}]"), "it is no object")) };
-        if !fields.get("role").is_some_and(Value::is_string) {
-            return Err(wrong(format!("messages[{i}].role"), "a text is needed"));
+        // A template writes the role between its own characters, so that a role could complete a control token: only known ones are taken.
+        if !fields.get("role").and_then(Value::as_str).is_some_and(|role| ROLES.contains(&role)) {
+            return Err(wrong(format!("messages[{i}].role"), &format!("one of {} is needed", ROLES.join(", "))));
         }
+        fields.retain(|name, _| KNOWN.contains(&name.as_str()));
         let content = content(i, fields.get("content"))?;
         fields.insert("content".into(), Value::String(content));
         arguments(fields);

@@ -9,12 +9,14 @@
 //! | `messages` | the messages of OpenAI's interface, as templates expect them |
 //! | `python` | the language around templates |
 //! | `quoting` | keeping text from people apart from control tokens |
+//! | `stack` | room for what templates nest |
 //! | `presets` | templates for files that have none |
 
 mod error;
 mod messages;
 mod python;
 mod quoting;
+mod stack;
 
 pub use error::TemplateError;
 
@@ -58,6 +60,9 @@ pub const PRESETS: [(&str, &str); 5] = [
     ("gemma", include_str!("presets/gemma.jinja")),
     ("plain", include_str!("presets/plain.jinja")),
 ];
+
+/// Most bytes of a template; published ones have up to 17,000.
+const LONGEST: usize = 1 << 17;
 
 const MAIN: &str = "chat template";
 const TOOLS: &str = "chat template for tools";
@@ -105,8 +110,14 @@ impl ChatTemplate {
     }
 
     fn add(&mut self, name: &'static str, source: &str) -> Result<(), TemplateError> {
-        let added = self.environment.add_template_owned(name, python::known_tags(source));
-        added.map_err(|e| TemplateError::Syntax(e.to_string()))
+        if source.len() > LONGEST {
+            return Err(TemplateError::Syntax(format!("it has {} bytes, more than {LONGEST}", source.len())));
+        }
+        let source = python::known_tags(source);
+        let environment = &mut self.environment;
+        stack::large(move || {
+            environment.add_template_owned(name, source).map_err(|e| TemplateError::Syntax(e.to_string()))
+        })?
     }
 
     /// The text of the template.
@@ -197,8 +208,11 @@ impl ChatTemplate {
         variables.insert("add_generation_prompt".into(), Value::Bool(conversation.add_generation_prompt));
         variables.insert("bos_token".into(), piece(special.bos));
         variables.insert("eos_token".into(), piece(special.eos));
-        let rendered = self.environment.get_template(name).and_then(|template| template.render(Serde(&variables)));
-        rendered.map_err(|e| TemplateError::of_rendering(&e))
+        let render = || {
+            let rendered = self.environment.get_template(name).and_then(|template| template.render(Serde(&variables)));
+            rendered.map_err(|e| TemplateError::of_rendering(&e))
+        };
+        stack::large(render)?
     }
 }
 

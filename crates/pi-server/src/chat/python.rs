@@ -8,9 +8,9 @@ use minijinja::{
 };
 use std::fmt::Write;
 
-/// The steps that a rendering may take; 64 bytes of what it makes count as one (so that it stays below 256 MB). A megabyte of messages
-/// takes a tenth of it.
-const FUEL: u64 = 4_000_000;
+/// The steps that a rendering may take; 64 bytes of what it makes count as one (so that it stays below 128 MB). A megabyte of messages
+/// takes a fifth of it.
+const FUEL: u64 = 2_000_000;
 
 /// How deep macros and blocks may call each other.
 const DEPTH: usize = 64;
@@ -81,13 +81,18 @@ fn to_json(value: &Value, ascii: Option<bool>, options: Kwargs) -> Result<Value,
         Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: two separators are needed")),
         None => (if indent.is_some() { "," } else { ", " }.into(), ": ".into()),
     };
-    let mut json = Json { out: String::new(), ascii, indent, comma, colon, sorted };
+    let mut json = Json { out: String::new(), values: VALUES, ascii, indent, comma, colon, sorted };
     json.value(value, 0)?;
     Ok(Value::from(json.out))
 }
 
+/// Most values of a document: lists may share what is in them, so that a few steps make exponentially large ones.
+const VALUES: usize = 1 << 20;
+
 struct Json {
     out: String,
+    /// Values that may still be written.
+    values: usize,
     ascii: bool,
     indent: Option<usize>,
     comma: String,
@@ -99,6 +104,7 @@ impl Json {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         let refuse =
             |what: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, format!("{what} is not JSON"));
+        self.values = self.values.checked_sub(1).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
         if depth > 128 {
             return Err(refuse(&"a value of more than 128 levels"));
         }

@@ -183,7 +183,11 @@ fn wrong_messages_are_named() {
         chatml.prompt(&Conversation { messages, ..Conversation::default() }).unwrap_err().to_string()
     };
     assert_eq!(fails(json!([3])), "messages[0]: it is no object");
-    assert_eq!(fails(json!([{"role": "user"}, {"content": "x"}])), "messages[1].role: a text is needed");
+    assert_eq!(
+        fails(json!([{"role": "user"}, {"content": "x"}])),
+        "messages[1].role: one of system, developer, user, assistant, tool, function is needed"
+    );
+    assert!(fails(json!([{"role": "/s", "content": "x"}])).starts_with("messages[0].role: one of system, "));
     assert!(fails(json!([{"role": "user", "content": 3}])).starts_with("messages[0].content: a text"));
     assert!(
         fails(json!([{"role": "user", "content": [{"type": "image_url"}]}])).starts_with("messages[0].content[0].type")
@@ -211,4 +215,33 @@ fn templates_that_are_wrong_or_endless_are_errors() {
         fails("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
         TemplateError::Endless
     ));
+}
+
+// T12
+#[test]
+fn a_template_that_nests_deeply_ends_no_process() {
+    let Some(spm) = test_data("vocab/ggml-vocab-llama-spm.gguf") else { return };
+    let tokenizer = vocab(&spm);
+    for (term, count) in
+        [("1+", 60_000), ("1 and ", 20_000), ("messages.a", 1), ("(", 60_000), ("[", 60_000), ("not ", 30_000)]
+    {
+        let source = format!("{{{{ {}1 }}}}", term.repeat(count));
+        let _ = template(&source, &tokenizer); // whatever it is, it is said
+    }
+    let chain = format!("{{{{ messages{} }}}}", ".a".repeat(60_000));
+    let _ = template(&chain, &tokenizer).map(|t| t.render(&Conversation::default()));
+    assert!(matches!(template(&"x".repeat(1 << 18), &tokenizer), Err(TemplateError::Syntax(_))));
+    let nested = "{% set ns = namespace(x=[]) %}{% for i in range(300) %}{% for j in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{% endfor %}ok";
+    let done = template(nested, &tokenizer).unwrap().render(&Conversation::default());
+    assert!(matches!(&done, Ok(text) if text == "ok") || matches!(done, Err(TemplateError::Endless)), "{done:?}");
+}
+
+// T13
+#[test]
+fn a_value_that_is_exponentially_large_is_not_written_as_json() {
+    let Some(spm) = test_data("vocab/ggml-vocab-llama-spm.gguf") else { return };
+    let tokenizer = vocab(&spm);
+    let doubled = "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}";
+    let error = template(doubled, &tokenizer).unwrap().render(&Conversation::default()).unwrap_err();
+    assert!(matches!(error, TemplateError::Endless), "{error}");
 }
