@@ -178,7 +178,8 @@ fn every_wrong_field_is_named() {
     ] {
         assert_eq!(chat(json!({"messages": messages})).refused(400), param, "{messages}");
     }
-    assert_eq!(chat(json!({"messages": [{"role": "raise", "content": "x"}]})).refused(400), "messages");
+    assert_eq!(chat(json!({"messages": [{"role": "function", "content": "x"}]})).refused(400), "messages");
+    assert_eq!(chat(json!({"messages": [{"role": "/s", "content": "x"}]})).refused(400), "messages[0].role");
     assert_eq!(chat(json!({"messages": null})).refused(400), "messages");
     for field in ["suffix", "echo"] {
         let value = if field == "echo" { json!(true) } else { json!("x") };

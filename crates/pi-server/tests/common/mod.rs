@@ -15,7 +15,7 @@ use std::{
 use tokio::{net::TcpListener, sync::oneshot};
 
 /// A template for models that have none.
-pub const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'raise' %}{{ raise_exception('raised') }}{% endif %}\
+pub const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'function' %}{{ raise_exception('raised') }}{% endif %}\
     {{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 pub const PROMPT: &str = "Once upon a time";
 
