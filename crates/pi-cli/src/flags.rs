@@ -1,6 +1,7 @@
 //! The options of `pi run`. Names and meanings are those of llama.cpp where it has the same option.
 
 use crate::{
+    failure::{Failure, Result},
     placing::PlacingFlags,
     predictor::PredictorFlags,
     repack::Repack,
@@ -176,6 +177,18 @@ pub struct EngineFlags {
 }
 
 impl SamplingFlags {
+    /// [`params`](Self::params), for a vocabulary of so many tokens.
+    ///
+    /// # Errors
+    /// If a bias is for a token beyond it: the only setting that the options' own ranges do not cover.
+    pub fn checked(&self, context: usize, vocab: usize) -> Result<SamplingParams> {
+        if let Some((id, _)) = self.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
+            let why = format!("the vocabulary has tokens below {vocab}");
+            return Err(Failure::value(id.to_string(), "--logit-bias", why));
+        }
+        Ok(self.params(context))
+    }
+
     /// The engine's settings, for a context of `context` positions.
     pub fn params(&self, context: usize) -> SamplingParams {
         SamplingParams {
@@ -194,6 +207,11 @@ impl SamplingFlags {
 }
 
 impl EngineFlags {
+    /// Positions of the context of a model that was made for so many; `None`: what the engine takes.
+    pub fn context(&self, made_for: usize) -> Option<usize> {
+        self.ctx_size.map(|n| if n == 0 { made_for } else { n as usize })
+    }
+
     /// How keys and values are to be kept.
     pub fn kv_types(&self) -> KvTypes {
         let of = |one: Option<KvType>| one.or(self.kv).unwrap_or_default();

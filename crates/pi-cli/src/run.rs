@@ -35,12 +35,7 @@ pub fn run(flags: &RunFlags) -> Result {
     let mut session = open(&engine, &flags.engine, ids.len(), &path)?;
     let max_tokens = usize::try_from(flags.n_predict).ok();
     check_length(&session, ids.len(), max_tokens)?;
-    let sampling = flags.sampling.params(session.context());
-    // The only setting that the options' own ranges do not cover depends on the vocabulary.
-    if let Some((id, _)) = sampling.logit_bias.iter().find(|(id, _)| *id as usize >= engine.vocab()) {
-        let why = format!("the vocabulary has tokens below {}", engine.vocab());
-        return Err(Failure::value(id.to_string(), "--logit-bias", why));
-    }
+    let sampling = flags.sampling.checked(session.context(), engine.vocab())?;
     let mut chain = Chain::new(sampling.clone(), engine.vocab()).map_err(failure)?;
     let seed = chain.seed();
     say(&format!("seed: {seed}"));
@@ -98,10 +93,7 @@ fn open(engine: &Engine, flags: &EngineFlags, prompt: usize, path: &Path) -> Res
 
 /// What a session is to hold, of a model that was made for so many positions.
 fn options(flags: &EngineFlags, made_for: usize, batch: usize) -> SessionOptions {
-    let context = match flags.ctx_size {
-        Some(0) => Some(made_for),
-        given => given.map(|n| n as usize),
-    };
+    let context = flags.context(made_for);
     SessionOptions { context, batch, ..Default::default() }
 }
 

@@ -212,7 +212,7 @@ fn loader(
     let (engine, placing, parallel) = (flags.engine.clone(), flags.placing.clone(), flags.parallel as usize);
     move || {
         let session = |made_for: usize| {
-            let context = engine.ctx_size.map(|n| if n == 0 { made_for } else { n as usize });
+            let context = engine.context(made_for);
             let batch = (engine.batch_size as usize).max(parallel);
             SessionOptions { context, batch, sequences: parallel, logits: parallel }
         };

@@ -77,14 +77,8 @@ pub fn chat(flags: &ChatFlags) -> Result {
     let template = template(flags.chat_template.as_deref(), &engine, &path)?;
     let session = engine.session(&options(&flags.engine, engine.config().context));
     let session = session.map_err(|e| Failure::engine(&e, &path))?;
-    let settings = Settings {
-        sampling: flags.sampling.params(session.context()),
-        max_tokens: usize::try_from(flags.n_predict).ok(),
-    };
-    if let Some((id, _)) = settings.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= engine.vocab()) {
-        let why = format!("the vocabulary has tokens below {}", engine.vocab());
-        return Err(Failure::value(id.to_string(), "--logit-bias", why));
-    }
+    let sampling = flags.sampling.checked(session.context(), engine.vocab())?;
+    let settings = Settings { sampling, max_tokens: usize::try_from(flags.n_predict).ok() };
     let mut lines = Lines::new(flags.history.as_deref())?;
     say("/help shows the commands; Ctrl-C stops an answer; Ctrl-D or /quit ends");
     let mut talk = Talk::new(session, template, settings, interrupt, flags.system.clone());
@@ -107,11 +101,7 @@ pub fn chat(flags: &ChatFlags) -> Result {
 }
 
 fn options(flags: &EngineFlags, made_for: usize) -> SessionOptions {
-    let context = match flags.ctx_size {
-        Some(0) => Some(made_for),
-        given => given.map(|n| n as usize),
-    };
-    SessionOptions { context, batch: flags.batch_size as usize, ..Default::default() }
+    SessionOptions { context: flags.context(made_for), batch: flags.batch_size as usize, ..Default::default() }
 }
 
 /// How conversations are written: as the option says, or the model's file.
