@@ -155,6 +155,10 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_loaded() {
         "--timeout -1",
         "--temp -1",
         "--api-key=",
+        "--api-key=\u{a0}x",
+        "--cors a.example",
+        "--cors https://a.example/",
+        "--cors=",
         "--drain-timeout x",
     ] {
         let said = call(["serve"].into_iter().chain(line.split(' ')));

@@ -186,6 +186,19 @@ fn every_wrong_field_is_named() {
         let reply = server.post("/v1/completions", &with(json!({"prompt": "a"}), json!({field: value})));
         assert_eq!(reply.refused(400), field);
     }
+    // what changes an answer elsewhere, and means nothing here
+    for (field, value) in [
+        ("tool_choice", json!("required")),
+        ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
+        ("function_call", json!({"name": "f"})),
+        ("modalities", json!(["audio"])),
+        ("stop_token_ids", json!([9_999_999])), // S12
+        ("n_predict", json!(0)),
+        ("mirostat", json!(2)),
+        ("guided_json", json!({})),
+    ] {
+        assert_eq!(chat(json!({field: value})).refused(400), field);
+    }
     server.is_well();
 }
 
