@@ -29,22 +29,22 @@ fn main() {
         println!("cargo::warning=no C++ compiler: CUDA kernels are not emulated");
         return;
     };
-    if let Err(e) = build
-        .clone()
-        .link_lib_modifier("+whole-archive")
-        .file("emu/kernels.cpp")
-        .file("emu/mistakes.cpp")
-        .try_compile("pi_cuda_emu")
-    {
-        println!("cargo::warning=CUDA kernels are not emulated: {e}");
+    // The kernels take most of a minute: what is called and what is loaded are made of the same objects.
+    build.flag("-fvisibility=hidden");
+    let compile = |source: &str| build.clone().file(source).try_compile_intermediates();
+    let objects = ["emu/kernels.cpp", "emu/mistakes.cpp", "emu/fake_driver.cpp"].map(compile);
+    let [Ok(kernels), Ok(mistakes), Ok(fake_driver)] = &objects else {
+        for e in objects.iter().filter_map(|o| o.as_ref().err()) {
+            println!("cargo::warning=CUDA kernels are not emulated: {e}");
+        }
         return;
-    }
+    };
     println!("cargo::rustc-cfg=emulated");
+    build.clone().link_lib_modifier("+whole-archive").objects(kernels).objects(mistakes).compile("pi_cuda_emu");
     // cc makes static libraries only; the driver has to be loaded by name.
     let driver = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libcuda.so.1");
     let mut command = compiler.to_command();
-    command.args(["-shared", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]);
-    command.args(["emu/kernels.cpp", "emu/fake_driver.cpp", "-o"]).arg(&driver);
+    command.args(["-shared", "-Wl,-soname,libcuda.so.1"]).args(kernels).args(fake_driver).arg("-o").arg(&driver);
     match command.status() {
         Ok(status) if status.success() => println!("cargo::rustc-env=PI_CUDA_EMU_DRIVER={}", driver.display()),
         other => panic!("the emulated driver was not built: {other:?}"),
