@@ -227,10 +227,7 @@ fn loader(
             Some(source) => Ok(ChatTemplate::new(&source, loaded.tokenizer().clone()).map_err(|e| e.to_string())?),
             None => {
                 let file = pi_gguf::File::open(&path).map_err(|e| e.to_string())?;
-                if !file.metadata().contains("tokenizer.chat_template") {
-                    say("chat: the file has no chat template, one is chosen by its vocabulary (see --chat-template)");
-                }
-                ChatTemplate::of(file.metadata(), loaded.tokenizer().clone())
+                ChatTemplate::of(file.metadata(), loaded.tokenizer().clone()).inspect(chat::chosen)
             }
         };
         if let Err(e) = &chat {

@@ -13,17 +13,19 @@ use tokio::{net::TcpListener, sync::Semaphore};
 /// Most connections at a time; others wait to be taken.
 const MOST: usize = 1024;
 
-/// For the line and headers of a request, from when the connection is there or the request before is answered.
-const HEADERS: Duration = Duration::from_secs(20);
-
 /// Before the next connection is tried for, after there was no memory or no file for one.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers until `stop` comes, then lets what is in progress end.
+/// Answers until `stop` comes, then lets what is in progress end. A connection without a request is closed after `headers`.
 ///
 /// # Errors
 /// If the listener cannot be used.
-pub(crate) async fn serve(listener: TcpListener, router: Router, stop: impl Future<Output = ()>) -> io::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    headers: Duration,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     listener.local_addr()?;
     let (open, graceful) = (Arc::new(Semaphore::new(MOST)), GracefulShutdown::new());
     let mut stop = pin!(stop);
@@ -43,7 +45,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, stop: impl Futu
         };
         let _ = stream.set_nodelay(true); // tokens are small, and should not wait for each other
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+        http.timer(TokioTimer::new()).header_read_timeout(headers);
         let answers = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
         let answers = graceful.watch(answers);
         tokio::spawn(async move {

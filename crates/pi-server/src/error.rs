@@ -88,7 +88,13 @@ impl ApiError {
 
     /// 415: the body is not JSON.
     pub fn content_type() -> Self {
-        let message = "expected a body with 'Content-Type: application/json'";
+        let message = "expected a body with 'Content-Type: application/json', in UTF-8";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
+    /// 415: a body that is compressed.
+    pub fn content_encoding() -> Self {
+        let message = "expected a body without 'Content-Encoding'";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
 

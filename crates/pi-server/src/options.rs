@@ -18,6 +18,8 @@ pub struct ServerOptions {
     pub queue: usize,
     /// How long a request may take from its arrival to its end.
     pub timeout: Option<Duration>,
+    /// How long the line and headers of a request may take to arrive, from when the connection is there or the request before is answered.
+    pub header_timeout: Duration,
     /// How long the body of a request may take to arrive.
     pub body_timeout: Duration,
     /// Most bytes of a request's body.
@@ -41,6 +43,7 @@ impl Default for ServerOptions {
             batch: 512,
             queue: 64,
             timeout: Some(Duration::from_secs(3600)),
+            header_timeout: Duration::from_secs(20),
             body_timeout: Duration::from_secs(60),
             body_limit: 16 << 20,
             api_keys: Vec::new(),

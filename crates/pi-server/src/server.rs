@@ -140,7 +140,8 @@ impl Server {
             server.drain();
             let _ = asked.send(true);
         };
-        let mut serving = std::pin::pin!(connections::serve(listener, self.router(), stop));
+        let mut serving =
+            std::pin::pin!(connections::serve(listener, self.router(), self.app.options.header_timeout, stop));
         tokio::select! {
             ended = &mut serving => return ended.map(|()| true),
             _ = ask.wait_for(|asked| *asked) => {}

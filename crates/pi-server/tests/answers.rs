@@ -212,6 +212,7 @@ fn the_small_routes_tell_what_the_server_is() {
     let props = server.get("/props").ok();
     assert_eq!((&props["total_slots"], &props["model"]["layers"]), (&json!(4), &json!(6)));
     assert_eq!(props["default_generation_settings"]["n_ctx"], 512); // C01
+    assert_eq!((&props["chat_template"], &props["chat_template_preset"]), (&json!(TEMPLATE), &json!(null)));
     server.complete(json!({}));
     let metrics = server.get("/metrics").text;
     for name in ["pi_tokens_per_second", "pi_active_share", "process_resident_memory_bytes", "pi_cache_hits_total"] {

@@ -5,7 +5,12 @@ mod common;
 use common::*;
 use pi_server::{Phase, ServerOptions};
 use serde_json::{Value, json};
-use std::{sync::mpsc, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::mpsc,
+    time::Duration,
+};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -46,6 +51,9 @@ fn bodies_that_are_no_json_objects_are_refused() {
             server.call("POST", path, &[("content-type", kind)], b"{}").refused(415);
         }
         server.call("POST", path, &[], b"{}").refused(415);
+        let json = ("content-type", "application/json");
+        server.call("POST", path, &[("content-type", "application/json; charset=utf-16")], b"{}").refused(415);
+        server.call("POST", path, &[json, ("content-encoding", "gzip")], b"{}").refused(415);
     }
     let good = br#"{"prompt": "a", "max_tokens": 1}"#;
     server.call("POST", "/v1/completions", &[("content-type", "Application/JSON; charset=utf-8")], good).ok();
@@ -341,13 +349,19 @@ fn the_page_asks_for_nothing_from_elsewhere() {
 #[test]
 fn web_pages_of_others_are_let_in_only_if_asked() {
     let page = ("origin", "https://page.example");
-    let ask = [page, ("access-control-request-method", "POST"), ("access-control-request-headers", "authorization")];
+    let ask = [
+        page,
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization, x-stainless-os"),
+    ];
     let closed = start(options());
     assert_eq!(closed.call("GET", "/v1/models", &[page], b"").header("access-control-allow-origin"), None);
     let one =
         start(ServerOptions { cors: vec!["https://page.example".into()], api_keys: vec!["key".into()], ..options() });
     let reply = one.call("OPTIONS", "/v1/completions", &ask, b"");
     assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("https://page.example")));
+    let allowed = reply.header("access-control-allow-headers").unwrap_or_default();
+    assert!(allowed.contains("authorization") && allowed.contains("x-stainless-os"), "{allowed}");
     // a page can read the refusal too
     let reply = one.call("GET", "/v1/models", &[page], b"");
     assert_eq!((reply.status, reply.header("access-control-allow-origin")), (401, Some("https://page.example")));
@@ -356,6 +370,22 @@ fn web_pages_of_others_are_let_in_only_if_asked() {
     let all = start(ServerOptions { cors: vec!["*".into()], ..options() });
     let reply = all.call("GET", "/v1/models", &[("origin", "https://other.example")], b"");
     assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
+}
+
+// 250 of them once kept everyone else from being answered
+#[test]
+fn connections_without_a_whole_request_are_closed_after_a_while() {
+    let mut server = start(ServerOptions { header_timeout: Duration::from_millis(300), ..options() });
+    for begun in ["", "GET /health HTTP/1.1\r\nHo"] {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(begun.as_bytes()).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap_or_else(|e| panic!("{begun:?} is not closed: {e}"));
+    }
+    server.is_well();
+    let _open = TcpStream::connect(server.address).unwrap();
+    assert!(server.stop(), "a connection that asks nothing keeps the server from ending");
 }
 
 #[test]

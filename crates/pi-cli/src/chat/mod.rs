@@ -113,9 +113,19 @@ fn template(given: Option<&str>, engine: &Engine, path: &Path) -> Result<ChatTem
     let wrong = |of: &str, e: &dyn std::fmt::Display| Failure::Work(format!("{of}: {e}"));
     let Some(given) = given else {
         let metadata = File::open(path).map_err(|e| Failure::engine(&Error::from(e), path))?.metadata().clone();
-        return ChatTemplate::of(&metadata, tokenizer).map_err(|e| wrong(&path.display().to_string(), &e));
+        let template = ChatTemplate::of(&metadata, tokenizer).inspect(chosen);
+        return template.map_err(|e| wrong(&path.display().to_string(), &e));
     };
     ChatTemplate::new(&source(given)?, tokenizer).map_err(|e| wrong(given, &e))
+}
+
+/// Says which template a file without one gets.
+pub fn chosen(template: &ChatTemplate) {
+    if let Some(name) = template.preset() {
+        say(&format!(
+            "chat: the file has no chat template; by its vocabulary, {name} is used (--chat-template names another)"
+        ));
+    }
 }
 
 /// What `--chat-template` names: a preset's name, or the text in a file.

@@ -22,6 +22,8 @@ mod props;
 mod submit;
 mod tokenize;
 
+pub(crate) use submit::blocking;
+
 use crate::{
     auth,
     error::ApiError,

@@ -21,7 +21,7 @@ pub(super) async fn props(State(app): Shared) -> Answered {
         "frequency_penalty": s.frequency_penalty,
     });
     // as text, for clients that render it themselves; null without one
-    let chat = model.chat.as_ref().ok().and_then(|template| template.as_ref()).map(|template| template.source());
+    let chat = model.chat.as_ref().ok().and_then(|template| template.as_ref());
     Ok(json(&value!({
         "default_generation_settings": settings,
         "total_slots": options.parallel,
@@ -38,7 +38,9 @@ pub(super) async fn props(State(app): Shared) -> Answered {
             "hot": model.engine.hot_shares(),
             "sparsity": model.engine.sparsity().to_string(),
         },
-        "chat_template": chat,
+        "chat_template": chat.map(|template| template.source()),
+        // its name, if it is one of those that files without a template get
+        "chat_template_preset": chat.and_then(|template| template.preset()),
         "version": env!("CARGO_PKG_VERSION"),
     })))
 }

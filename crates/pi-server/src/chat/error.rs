@@ -2,6 +2,7 @@
 
 use minijinja::ErrorKind;
 use pi_engine::pi_core::text::TextError;
+use std::time::Duration;
 
 /// Why there is no prompt.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,9 @@ pub enum TemplateError {
     /// The template does not end within the work that it may do.
     #[error("the chat template takes more work than a rendering may")]
     Endless,
+    /// The template did not end in time, which no limit of its work foresaw; or an earlier rendering that did not is still busy.
+    #[error("the chat template takes longer than {0:?}")]
+    Hangs(Duration),
     /// A message that is none.
     #[error("{field}: {why}")]
     Message {

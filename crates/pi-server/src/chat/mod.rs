@@ -27,7 +27,7 @@ use pi_engine::{
 };
 use quoting::{Care, Control};
 use serde_json::{Map, Value};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// What is to be written as a prompt.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +44,12 @@ pub struct Conversation {
 
 /// Writes conversations as a model was trained to see them. `Send + Sync`; rendering changes nothing.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
+    timed: stack::Timed,
+    /// Longest time of a rendering.
+    time: Duration,
     source: String,
+    preset: Option<&'static str>,
     /// A second template that the file has for conversations with tools.
     with_tools: bool,
     tokenizer: Arc<dyn Tokenizer>,
@@ -63,6 +67,9 @@ pub const PRESETS: [(&str, &str); 5] = [
 
 /// Most bytes of a template; published ones have up to 17,000.
 const LONGEST: usize = 1 << 17;
+
+/// Longest time of a rendering: a hundred times what the longest prompts need.
+const TIME: Duration = Duration::from_secs(10);
 
 const MAIN: &str = "chat template";
 const TOOLS: &str = "chat template for tools";
@@ -101,11 +108,14 @@ impl ChatTemplate {
     }
 
     fn with_clock(source: &str, tokenizer: Arc<dyn Tokenizer>, clock: python::Clock) -> Result<Self, TemplateError> {
-        let source = PRESETS.iter().find(|(name, _)| *name == source).map_or(source, |(_, source)| source);
-        let environment = python::environment(clock).map_err(|e| TemplateError::Syntax(e.to_string()))?;
+        let preset = PRESETS.into_iter().find(|(name, _)| *name == source);
+        let (preset, source) = preset.map_or((None, source), |(name, source)| (Some(name), source));
+        let environment = Arc::new(python::environment(clock).map_err(|e| TemplateError::Syntax(e.to_string()))?);
         let control = Control::of(&*tokenizer)?;
-        let mut template = Self { environment, source: source.into(), with_tools: false, tokenizer, control };
-        template.add(MAIN, source)?;
+        let (timed, source) = (stack::Timed::default(), source.to_string());
+        let mut template =
+            Self { environment, timed, time: TIME, source, preset, with_tools: false, tokenizer, control };
+        template.add(MAIN, &template.source.clone())?;
         Ok(template)
     }
 
@@ -114,7 +124,8 @@ impl ChatTemplate {
             return Err(TemplateError::Syntax(format!("it has {} bytes, more than {LONGEST}", source.len())));
         }
         let source = python::known_tags(source);
-        let environment = &mut self.environment;
+        let environment = Arc::get_mut(&mut self.environment);
+        let environment = environment.expect("nothing is rendered before the template is there");
         stack::large(move || {
             environment.add_template_owned(name, source).map_err(|e| TemplateError::Syntax(e.to_string()))
         })?
@@ -123,6 +134,11 @@ impl ChatTemplate {
     /// The text of the template.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The name of the preset that this is, if it is one.
+    pub fn preset(&self) -> Option<&'static str> {
+        self.preset
     }
 
     /// Whether the template does something with tools.
@@ -208,11 +224,11 @@ impl ChatTemplate {
         variables.insert("add_generation_prompt".into(), Value::Bool(conversation.add_generation_prompt));
         variables.insert("bos_token".into(), piece(special.bos));
         variables.insert("eos_token".into(), piece(special.eos));
-        let render = || {
-            let rendered = self.environment.get_template(name).and_then(|template| template.render(Serde(&variables)));
+        let environment = self.environment.clone();
+        self.timed.run(self.time, move || {
+            let rendered = environment.get_template(name).and_then(|template| template.render(Serde(&variables)));
             rendered.map_err(|e| TemplateError::of_rendering(&e))
-        };
-        stack::large(render)?
+        })?
     }
 }
 
