@@ -1,6 +1,6 @@
 //! Placement of the neurons of OPT-175B and LLaMA-70B: ranking them, and each objective. Certified within 0.1 % before it is timed.
 
-#[path = "../crates/pi-placement/tests/common/models.rs"]
+#[path = "../crates/pi-placement/tests/placement/models.rs"]
 mod models;
 
 use criterion::{BatchSize, Criterion};

@@ -1,6 +1,7 @@
 //! A decoded token allocates nothing: no operator, no sampler, no pool asks for memory once everything is warm.
 #![allow(unsafe_code)] // a global allocator that counts
 
+#[path = "engine/common/mod.rs"]
 mod common;
 
 use common::{exact, ids, load, predicted_models, predicting, with_isa};

@@ -1,7 +1,7 @@
 //! The law of the engine with a CUDA device: any placement gives the logits of the CPU alone, the same text, and the same bits each time. On the
 //! emulated driver, or with `PI_CUDA_TEST=real` on a GPU.
 
-#[path = "../../pi-engine/tests/common/mod.rs"]
+#[path = "../../pi-engine/tests/engine/common/mod.rs"]
 mod common;
 
 use common::{

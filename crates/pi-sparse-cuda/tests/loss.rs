@@ -1,6 +1,6 @@
 //! A CUDA device that fails in the middle of its work, at any call of the driver. On the emulated driver alone: a GPU cannot be told to fail.
 
-#[path = "../../pi-engine/tests/common/mod.rs"]
+#[path = "../../pi-engine/tests/engine/common/mod.rs"]
 mod common;
 
 use common::{

@@ -1,7 +1,7 @@
 //! What the planner says of a CUDA device is what is allocated there, to the byte, and budgets are kept (row P08 of the list of faults
 //! that others had). On the emulated driver, or with `PI_CUDA_TEST=real` on a GPU.
 
-#[path = "../../pi-engine/tests/common/mod.rs"]
+#[path = "../../pi-engine/tests/engine/common/mod.rs"]
 mod common;
 
 use common::{exact, ids, predicted_models};

@@ -1,0 +1,275 @@
+//! `--device cuda` from plan to text, with an emulated driver that this program finds as it would find the system's; with
+//! `PI_CUDA_TEST=real` the system's and a GPU.
+
+use crate::common::*;
+use pi_cuda_emu::driver_folder;
+use pi_testkit::TinyModel;
+use std::{fs, path::PathBuf, process::Command};
+
+/// A folder with a model, and a cache folder.
+struct Place {
+    folder: tempfile::TempDir,
+    is_real: bool,
+}
+
+impl Place {
+    /// `None` without an emulator, which CI does not accept.
+    fn new() -> Option<Self> {
+        let is_real = match driver_folder() {
+            Ok(folder) => folder.is_none(),
+            Err(e) => {
+                assert!(std::env::var_os("CI").is_none(), "{e}");
+                eprintln!("SKIPPED: {e}");
+                return None;
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let model = TinyModel { neuron_major: true, neurons: 200, layers: 3, ..TinyModel::default() };
+        fs::write(folder.path().join("tiny.gguf"), model.build().unwrap()).unwrap();
+        Some(Self { folder, is_real })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `pi` with these words; `MODEL` is the model.
+    fn pi(&self, line: &str) -> Command {
+        // carried to another machine, tests are told where the program is
+        let mut command = std::env::var_os("PI_TEST_EXE").map_or_else(pi, program);
+        command.env("PI_CACHE_DIR", self.path("cache"));
+        if let Ok(Some(folder)) = driver_folder() {
+            command.env("LD_LIBRARY_PATH", folder);
+        }
+        let model = self.path("tiny.gguf");
+        command
+            .args(line.split_whitespace().map(|word| if word == "MODEL" { model.as_os_str() } else { word.as_ref() }));
+        command
+    }
+
+    fn said(&self, line: &str) -> Said {
+        said(&mut self.pi(line))
+    }
+
+    fn run(&self, line: &str) -> Command {
+        let mut command = self.pi(&format!("run -m MODEL -n 8 -c 64 --temp 0 --ignore-eos {line}"));
+        command.args(["-p", "abcd"]);
+        command
+    }
+
+    /// What the CPU writes.
+    fn want(&self) -> String {
+        let said = said(&mut self.run(""));
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        assert!(!said.out.is_empty());
+        said.out
+    }
+}
+
+/// Memory that the runtime of the emulated device takes, and a bit of what this model needs, in GiB.
+const LITTLE: &str = "0.0163";
+
+#[test]
+fn the_text_is_that_of_the_cpu_whatever_is_on_the_gpu() {
+    let Some(place) = Place::new() else { return };
+    let want = place.want();
+    for options in [
+        "cuda",
+        "cuda:0 --vram-budget 0",
+        &format!("cuda:0 --vram-budget {LITTLE} --policy frequency"),
+        "auto --disable-gpu-index",
+        "cuda --vram-budget 1000 --policy impact",
+        "cuda --on-device-loss cpu --kv f32",
+    ] {
+        let got = said(&mut place.run(&format!("--device {options}")));
+        assert_eq!((got.code, &got.out), (Some(0), &want), "{options}: {}", got.err);
+        let nothing = options.ends_with("budget 0");
+        assert!(
+            got.err.contains(if nothing { "plan: nothing on the device" } else { " on the device; " }),
+            "{}",
+            got.err
+        );
+        assert_eq!(got.err.contains("device: cuda:0 ("), !nothing, "{}", got.err);
+        assert_eq!(got.err.contains(" of memory were allowed, and "), options.contains("1000"), "{}", got.err);
+    }
+}
+
+#[test]
+fn a_plan_for_the_gpu_counts_what_it_allocates_and_its_runtime() {
+    let Some(place) = Place::new() else { return };
+    let plan = |line: &str| object(&place.said(&format!("plan MODEL -c 64 --json --policy frequency {line}")));
+    let (gpu, simulated) = (plan("--device cuda"), plan("--vram-budget 1"));
+    let bytes = |plan: &serde_json::Value, what: &str| plan["bytes"][what].as_u64().unwrap();
+    assert!(bytes(&gpu, "runtime") > 0 && bytes(&simulated, "runtime") == 0);
+    for what in ["norms", "attention", "neurons", "output", "scratch"] {
+        // whole pieces; scratch is another one
+        let as_much = what == "scratch" || bytes(&gpu, what) >= bytes(&simulated, what);
+        assert!(as_much && bytes(&gpu, what) > 0, "{what}: {gpu}");
+    }
+    let page = place.said("plan MODEL --device cuda:0");
+    assert!(
+        page.code == Some(0) && page.out.contains("runtime") && page.out.contains("neurons by: time"),
+        "{}",
+        page.err
+    );
+    let refused = place.said("plan MODEL");
+    assert!(refused.code == Some(2) && refused.err.contains("--vram-budget is needed"), "{}", refused.err);
+    let refused = place.said("plan MODEL --device none --vram-budget 1");
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+}
+
+#[test]
+fn chosen_neurons_are_kept_for_this_gpu() {
+    let Some(place) = Place::new() else { return };
+    let run = |device: &str, cc: &str| {
+        let mut command = place.run(&format!("--device {device} --vram-budget {LITTLE} --policy frequency"));
+        let said = said(command.env("CUEMU_CC", cc));
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said.err.contains("as chosen earlier")
+    };
+    assert!(!run("cuda", "90") && run("cuda:0", "90"));
+    assert!(!run("simulated", "90"));
+    if !place.is_real {
+        assert!(!run("cuda", "75"), "another GPU");
+    }
+}
+
+#[test]
+fn other_commands_take_the_gpu_too() {
+    let Some(place) = Place::new() else { return };
+    let rows = place.said("bench -m MODEL -p 4 -n 2 -r 1 --bandwidth 0 -o json --device cuda");
+    assert_eq!(object(&rows).as_array().unwrap().len(), 2);
+    assert!(rows.err.contains("plan: "), "{}", rows.err);
+    let quick = "--seconds 0.02 --warm -o json --device cuda";
+    let rows = place.said(&format!("bench ffn --type q4_0 --dim 256 --ffn 160 --active 0.1,1 {quick}"));
+    for row in object(&rows).as_array().unwrap() {
+        assert_eq!((&row["device"], &row["isa"]), (&"cuda:0".into(), &serde_json::Value::Null), "{row}");
+        assert!(row["device_info"].as_str().unwrap().contains("compute capability"), "{row}");
+        assert!(row["memory_share"].as_f64().unwrap() > 0.0 && row["of_dense"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(rows.err.contains("GB/s while the device copies within it"), "{}", rows.err);
+    fs::write(place.path("text.txt"), "abcdefgh".repeat(6)).unwrap();
+    let perplexity = |more: &str| {
+        let mut command = place.pi(&format!("perplexity --json -c 16 -m MODEL {more}"));
+        object(&said(command.arg("-f").arg(place.path("text.txt"))))["ppl"].as_f64().unwrap()
+    };
+    let (cpu, both) = (perplexity(""), perplexity("--device cuda"));
+    assert!((cpu - both).abs() < 1e-3 * cpu, "{cpu} {both}");
+    let rows = object(&place.said("ablation MODEL --vram-budget 1 --device cuda -n 3 -r 2 --json"));
+    assert!(rows["simulated"].is_null() && rows["machine"].as_str().unwrap().contains("compute capability"), "{rows}");
+    for row in rows["rows"].as_array().unwrap() {
+        assert!(row["device_bytes"].as_u64().unwrap() > 0 && row["waits_per_token"].is_null(), "{row}");
+        assert!(
+            row["device_bytes"].as_u64().unwrap() < row["planned_bytes"].as_u64().unwrap(),
+            "the runtime is planned: {row}"
+        );
+    }
+    for line in ["--version", "doctor --costs --quick --json -t 1"] {
+        let said = place.said(line);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        for part in ["compute capability ", " GiB", "driver of CUDA "] {
+            assert!(said.out.contains(part), "{line}: {}", said.out);
+        }
+    }
+}
+
+/// What can be wrong with a driver, and what is said.
+#[test]
+fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_do() {
+    let Some(place) = Place::new() else { return };
+    if place.is_real {
+        return eprintln!("SKIPPED: the system's driver is as it is");
+    }
+    let want = place.want();
+    let nowhere = place.path("nowhere");
+    let folder = nowhere.to_str().unwrap();
+    for (device, (name, value), text, advice) in [
+        ("cuda:1", ("CUEMU_CC", "90"), "there is no device 1: the NVIDIA driver finds 1", "numbered from 0"),
+        ("cuda", ("CUEMU_NO_DEVICE", "1"), "the NVIDIA driver finds no device", "CUDA_VISIBLE_DEVICES"),
+        ("cuda", ("CUEMU_DRIVER", "11040"), "of CUDA 11.4: CUDA 12.0 is the oldest", "update the driver"),
+        ("cuda", ("CUEMU_FAIL_AFTER", "1"), "error 719 (launch failed)", "nvidia-smi"),
+        ("cuda:0", ("LD_LIBRARY_PATH", folder), "no NVIDIA driver was found", "install the driver"),
+    ] {
+        if name == "LD_LIBRARY_PATH" && pi_sparse_cuda::count().is_ok() {
+            continue; // the system has one
+        }
+        let run = |line: &str| said(place.run(line).env(name, value));
+        let refused = run(&format!("--device {device}"));
+        assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{}", refused.err);
+        for part in
+            [&format!("--device {}: ", if device == "cuda" { "cuda:0" } else { device }), text, advice, "--allow-cpu"]
+        {
+            assert!(refused.err.contains(part), "{part}: {}", refused.err);
+        }
+        let allowed = run(&format!("--device {device} --allow-cpu --vram-budget 1"));
+        assert_eq!((allowed.code, &allowed.out), (Some(0), &want), "{}", allowed.err);
+        assert_eq!(allowed.err.matches("all of the model is on the CPU").count(), 1, "{}", allowed.err);
+        if device == "cuda:1" {
+            continue;
+        }
+        let auto = run("--device auto");
+        assert_eq!((auto.code, &auto.out), (Some(0), &want), "{}", auto.err);
+        assert!(
+            auto.err.contains("the CPU alone: there is no accelerator: ") && auto.err.contains(text),
+            "{}",
+            auto.err
+        );
+        let limited = run("--device auto --vram-budget 1");
+        assert_eq!((limited.code, limited.out.as_str()), (Some(1), ""), "{}", limited.err);
+        assert!(
+            limited.err.contains("--vram-budget: there is no accelerator: ") && limited.err.contains(text),
+            "{}",
+            limited.err
+        );
+    }
+    for wrong in ["gpu", "cuda:", "cuda:x", "cuda:-1"] {
+        let refused = said(&mut place.run(&format!("--device {wrong}")));
+        assert!(refused.code == Some(2) && refused.err.contains("expected"), "{wrong}: {}", refused.err);
+    }
+}
+
+#[test]
+fn a_gpu_with_little_memory_gets_what_fits() {
+    let Some(place) = Place::new() else { return };
+    if place.is_real {
+        return eprintln!("SKIPPED: a GPU's memory is as it is");
+    }
+    let want = place.want();
+    for mb in ["1", "2", "4", "17"] {
+        let got = said(place.run("--device cuda --policy frequency").env("CUEMU_MEM_MB", mb));
+        assert_eq!((got.code, &got.out), (Some(0), &want), "{mb}: {}", got.err);
+    }
+}
+
+/// A GPU that fails in the middle of a text.
+#[test]
+fn a_lost_gpu_is_an_error_or_the_text_of_the_cpu() {
+    let Some(place) = Place::new() else { return };
+    if place.is_real {
+        return eprintln!("SKIPPED: a GPU cannot be told to fail");
+    }
+    let want = place.want();
+    let run = |after: usize, line: &str| {
+        let mut command = place.run(&format!("--device cuda --policy frequency {line}"));
+        said(command.env("CUEMU_FAIL_AFTER", after.to_string()).env("CUEMU_FAIL_CODE", "214"))
+    };
+    let code = "214 (ecc uncorrectable)";
+    let (mut errors, mut lost) = (0, 0);
+    for after in [5, 100, 300, 500, 700, 1000] {
+        let alone = run(after, "");
+        let both = run(after, "--on-device-loss cpu");
+        if alone.code == Some(0) {
+            assert_eq!(alone.out, want, "{after}: it was done before");
+            continue;
+        }
+        errors += 1;
+        assert_eq!(alone.code, Some(1), "{after}: {}", alone.err);
+        assert!(alone.err.contains(code) && !alone.err.contains("panicked"), "{after}: {}", alone.err);
+        assert!(both.err.contains(code), "{after}: {}", both.err);
+        if both.code == Some(0) {
+            assert_eq!(both.out, want, "{after}: {}", both.err);
+            lost += 1;
+        }
+    }
+    assert!(errors >= 2 && lost >= 1, "{errors} {lost}");
+}
