@@ -1,5 +1,7 @@
 //! `pi run` with the demo model.
 
+#[path = "run/batch.rs"]
+mod batch;
 mod common;
 
 use common::*;
