@@ -64,15 +64,7 @@ impl Results {
             return Err(Failure::Work(message));
         }
         let failed = |e: io::Error| Failure::Work(format!("{shown}: cannot write: {e}"));
-        let out = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
-        match out.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Failure::Work(format!("{shown}: another process is writing it")));
-            }
-            // some file systems have no locks
-            Err(TryLockError::Error(_)) => {}
-        }
+        let out = exclusive(path)?;
         let mut results = match begun {
             true => {
                 let beside = Beside::open(&beside, settings)?;
@@ -196,6 +188,22 @@ impl Results {
         let Beside { path, file, .. } = self.beside;
         drop(file);
         fs::remove_file(&path).map_err(|e| Failure::Work(format!("{}: cannot remove: {e}", path.display())))
+    }
+}
+
+/// A file that nobody else writes and others may read meanwhile.
+fn exclusive(path: &Path) -> Result<File> {
+    let shown = path.display();
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false);
+    // a lock would keep readers out there
+    #[cfg(windows)]
+    std::os::windows::fs::OpenOptionsExt::share_mode(&mut how, 1);
+    let out = how.open(path).map_err(|e| Failure::Work(format!("{shown}: cannot write: {e}")))?;
+    // an error is that of a file system without locks
+    match cfg!(not(windows)) && matches!(out.try_lock(), Err(TryLockError::WouldBlock)) {
+        true => Err(Failure::Work(format!("{shown}: another process is writing it"))),
+        false => Ok(out),
     }
 }
 
