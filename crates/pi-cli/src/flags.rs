@@ -12,7 +12,10 @@ use pi_engine::{
     SamplingParams, Sparsity,
     pi_core::{Activation, KvType, KvTypes, text::TokenId},
 };
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 /// llama.cpp's options of one dash and several letters, which would otherwise be read as one letter and its value.
 const ONE_DASH: [(&str, &str); 5] = [
@@ -42,7 +45,7 @@ const MOST: i64 = 1 << 24;
 
 /// The options of `pi run`.
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("text").required(true).args(["prompt", "file"])))]
+#[command(group(ArgGroup::new("text").required(true).args(["prompt", "file", "prompts"])))]
 pub struct RunFlags {
     /// Model file: GGUF or PowerInfer; of a split model, any part [default: the demo model of the repository]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -62,6 +65,8 @@ pub struct RunFlags {
     /// Print one JSON object instead of text
     #[arg(long, conflicts_with = "no_display_prompt")]
     pub json: bool,
+    #[command(flatten)]
+    pub batch: BatchFlags,
 
     /// Most tokens to generate; -1: until the model stops or the context is full
     #[arg(short, long, visible_alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true,
@@ -81,6 +86,55 @@ pub struct RunFlags {
     pub engine: EngineFlags,
     #[command(flatten)]
     pub placing: PlacingFlags,
+}
+
+/// Many prompts at once.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Many prompts")]
+pub struct BatchFlags {
+    /// File of prompts, one JSON object a line: a `prompt` or `messages`, and whatever else /v1/completions or
+    /// /v1/chat/completions take (max_tokens, temperature, seed, stop, ...); an `id` comes back with the answer. Interrupted, the
+    /// same command goes on
+    #[arg(long, value_name = "FILE.jsonl", value_hint = ValueHint::FilePath, requires = "output",
+          conflicts_with_all = ["json", "no_display_prompt"])]
+    pub prompts: Option<PathBuf>,
+    /// Where the answers go, one JSON object a line, in the order of the prompts. While they are made, there is a FILE.partial beside it
+    #[arg(short, long, value_name = "FILE.jsonl", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Prompts that are computed at the same time [default: 4]. Each has --ctx-size positions of its own. Answers do not depend on it
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(u32).range(1..=1024))]
+    pub parallel: Option<u32>,
+    /// End at the first line that gets an error instead of an answer
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Replace an output that is there
+    #[arg(long)]
+    pub overwrite: bool,
+    /// How `messages` are written, instead of the template in the file: a name (chatml, llama2, llama3, gemma, plain) or a file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub chat_template: Option<String>,
+}
+
+impl BatchFlags {
+    /// The file of prompts and that of answers, if that is what is wanted.
+    ///
+    /// # Errors
+    /// If an option is given that means nothing without them.
+    pub fn files(&self) -> Result<Option<(&Path, &Path)>> {
+        // clap would not say so: it drops what an option requires where something else excludes it
+        let given = [
+            ("--output", self.output.is_some()),
+            ("--parallel", self.parallel.is_some()),
+            ("--fail-fast", self.fail_fast),
+            ("--overwrite", self.overwrite),
+            ("--chat-template", self.chat_template.is_some()),
+        ];
+        match (&self.prompts, given.iter().find(|(_, given)| *given)) {
+            (Some(prompts), _) => Ok(self.output.as_deref().map(|output| (prompts.as_path(), output))),
+            (None, Some((name, _))) => Err(Failure::Usage(format!("{name} is for --prompts"))),
+            (None, None) => Ok(None),
+        }
+    }
 }
 
 /// How tokens are chosen.

@@ -7,6 +7,7 @@
 //! | `loading` | from shared options to an engine |
 //! | `chat` | `pi chat`: a conversation in the terminal |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
+//! | `batch` | `pi run --prompts`: answers many prompts, several at a time |
 //! | `serve` | `pi serve`: an OpenAI-compatible server |
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
@@ -38,6 +39,7 @@
 mod ablation;
 mod accelerator;
 mod backends;
+mod batch;
 mod bench;
 mod cache;
 mod chat;

@@ -1,7 +1,7 @@
 //! `pi run`: continues a text.
 
 use crate::{
-    demo,
+    batch, demo,
     failure::{Failure, Result},
     flags::{EngineFlags, RunFlags},
     interrupt::{INTERRUPTED, Interrupt},
@@ -22,6 +22,9 @@ use std::{
 /// # Errors
 /// Whatever keeps it from doing that.
 pub fn run(flags: &RunFlags) -> Result {
+    if let Some((prompts, output)) = flags.batch.files()? {
+        return batch::run(flags, prompts, output, &model(flags)?);
+    }
     let text = prompt::bytes(flags)?;
     let stop = prompt::stops(flags)?;
     let interrupt = Interrupt::watch()?;

@@ -106,13 +106,15 @@ pub fn serve(flags: &ServeFlags) -> Result {
     // The engine has threads of its own, and what takes a while is done beside: one thread is enough for the network.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let drain = Duration::from_secs(flags.drain_timeout.into());
+    let (engine, placing) = (flags.engine.clone(), flags.placing.clone());
+    let load = loader(engine, placing, flags.parallel as usize, path.clone(), template);
     let served = runtime.block_on(async {
         let at = format!("{}:{}", flags.host, flags.port);
         let cannot = |e: std::io::Error| Failure::Work(format!("cannot listen on {at}: {e}"));
         let listener = TcpListener::bind((flags.host.trim_matches(['[', ']']), flags.port)).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let exposed = !address.ip().is_loopback() && options.api_keys.is_empty();
-        let server = Server::start(options, loader(flags, path.clone(), template)).map_err(failed)?;
+        let server = Server::start(options, load).map_err(failed)?;
         say(&format!("listening on http://{address} while the model is loaded"));
         if exposed {
             say("warning: anybody who can reach this address may use the model: give an --api-key or --api-key-file");
@@ -204,12 +206,13 @@ fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
 }
 
 /// What loads the model, in the server's thread.
-fn loader(
-    flags: &ServeFlags,
+pub fn loader(
+    engine: EngineFlags,
+    placing: PlacingFlags,
+    parallel: usize,
     path: PathBuf,
     template: Option<String>,
 ) -> impl FnOnce() -> Result<Loaded, String> + Send + 'static {
-    let (engine, placing, parallel) = (flags.engine.clone(), flags.placing.clone(), flags.parallel as usize);
     move || {
         let session = |made_for: usize| {
             let context = engine.context(made_for);

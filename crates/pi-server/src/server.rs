@@ -4,11 +4,19 @@ use crate::{
     api,
     batch::{job::Job, queue::Door, worker},
     connections,
+    error::ApiError,
     options::ServerOptions,
     state::{Loaded, Model, Phase, State, now},
 };
-use axum::Router;
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, header},
+};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use pi_engine::{SessionOptions, pi_core::Error as CoreError};
+use serde_json::Value;
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -71,6 +79,24 @@ impl Server {
     /// All routes. It may be mounted anywhere and cloned.
     pub fn router(&self) -> Router {
         api::router(self.app.clone())
+    }
+
+    /// Answers one request without a network: a POST of `body` to `path`, as [`router`](Self::router) answers it. Returns the status
+    /// and the JSON. Not for streams. Needs a tokio runtime with its clock.
+    pub async fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
+        let mut request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+        if let Some(key) = self.app.options.api_keys.first() {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let failed = |error: ApiError| (error.status().as_u16(), error.body_json());
+        let Ok(request) = request.body(Body::from(body.to_string())) else { return failed(ApiError::route(path)) };
+        let Ok(response) = TowerToHyperService::new(self.router()).call(request).await;
+        let status = response.status().as_u16();
+        let whole = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+        match whole.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+            Some(answer) => (status, answer),
+            None => failed(ApiError::engine("the answer is no JSON")),
+        }
     }
 
     /// How far the server is.

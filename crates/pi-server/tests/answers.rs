@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use pi_engine::{GenerateOptions, SamplingParams, SessionOptions};
+use pi_server::ServerOptions;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
@@ -204,7 +205,7 @@ fn a_text_and_its_tokens_are_the_same_prompt() {
 
 #[test]
 fn the_small_routes_tell_what_the_server_is() {
-    let server = start(pi_server::ServerOptions { names: vec!["a/b".into(), "c".into()], ..options() });
+    let server = start(ServerOptions { names: vec!["a/b".into(), "c".into()], ..options() });
     let models = server.get("/v1/models").ok();
     assert_eq!((&models["data"][0]["id"], &models["data"][1]["id"]), (&json!("a/b"), &json!("c")));
     assert_eq!(server.get("/v1/models/a/b").ok()["object"], "model");
@@ -221,4 +222,21 @@ fn the_small_routes_tell_what_the_server_is() {
     assert!(metrics.contains("pi_layer_active_share{layer=\"5\"} 0."));
     assert!(metrics.contains("pi_http_responses_total{route=\"/v1/completions\",status=\"200\"} 1"));
     assert_eq!(server.metric("pi_generated_tokens_total"), 24.0);
+}
+
+#[test]
+fn a_program_can_ask_its_server_without_a_network() {
+    let server = start(ServerOptions { api_keys: vec!["key".into()], ..options() });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let ask = |path: &str, body: Value| runtime.block_on(server.server.ask(path, &body));
+    let body = json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 24});
+    let (status, answer) = ask("/v1/completions", body.clone());
+    assert_eq!((status, answer["choices"][0]["text"].as_str()), (200, Some(&*alone(PROMPT, 24))));
+    let (status, answer) = ask("/v1/completions", with(body.clone(), json!({"top_p": "x"})));
+    assert_eq!((status, &answer["error"]["param"]), (400, &json!("top_p")));
+    let (status, answer) = ask("/v1/completions", with(body, json!({"stream": true})));
+    assert!(status == 500 && answer["error"]["message"].is_string(), "{answer}");
+    assert_eq!(ask("/nowhere", json!({})).0, 404);
+    assert_eq!(ask("not a path", json!({})).0, 404);
+    until("nobody is left", || server.server.requests() == 0);
 }

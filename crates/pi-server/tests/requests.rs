@@ -1,6 +1,8 @@
 //! Wrong requests: refused with the name of what is wrong, and the server goes on.
 
 mod common;
+#[path = "requests/mutated.rs"]
+mod mutated;
 
 use common::*;
 use pi_server::{Phase, ServerOptions};

@@ -1,5 +1,7 @@
 //! `pi run` with the demo model.
 
+mod batch;
+
 use crate::common::*;
 use pi_core::QuantType;
 use serde_json::Value;
