@@ -7,6 +7,7 @@
 //! | `loading` | from shared options to an engine |
 //! | `chat` | `pi chat`: a conversation in the terminal |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
+//! | `form` | what its text must look like |
 //! | `serve` | `pi serve`: an OpenAI-compatible server |
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
@@ -48,6 +49,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod flags;
+mod form;
 mod inspect;
 mod interrupt;
 mod kernels;

@@ -47,7 +47,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
     /// A second template that the file has for conversations with tools.
-    with_tools: bool,
+    with_tools: Option<String>,
     tokenizer: Arc<dyn Tokenizer>,
     control: Control,
 }
@@ -87,7 +87,7 @@ impl ChatTemplate {
         let mut template = Self::new(source, tokenizer)?;
         if let Some(source) = text("tokenizer.chat_template.tool_use")? {
             template.add(TOOLS, source)?;
-            template.with_tools = true;
+            template.with_tools = Some(source.into());
         }
         Ok(template)
     }
@@ -104,7 +104,7 @@ impl ChatTemplate {
         let source = PRESETS.iter().find(|(name, _)| *name == source).map_or(source, |(_, source)| source);
         let environment = python::environment(clock).map_err(|e| TemplateError::Syntax(e.to_string()))?;
         let control = Control::of(&*tokenizer)?;
-        let mut template = Self { environment, source: source.into(), with_tools: false, tokenizer, control };
+        let mut template = Self { environment, source: source.into(), with_tools: None, tokenizer, control };
         template.add(MAIN, source)?;
         Ok(template)
     }
@@ -125,9 +125,14 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// The text of the template for conversations with tools: mostly the same.
+    pub fn source_for_tools(&self) -> &str {
+        self.with_tools.as_deref().unwrap_or(&self.source)
+    }
+
     /// Whether the template does something with tools.
     pub fn takes_tools(&self) -> bool {
-        self.with_tools || self.source.contains("tools")
+        self.with_tools.is_some() || self.source.contains("tools")
     }
 
     /// The prompt as text, as the template writes it.
@@ -194,7 +199,7 @@ impl ChatTemplate {
     }
 
     fn write(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        let name = if self.with_tools && conversation.tools.is_some() { TOOLS } else { MAIN };
+        let name = if self.with_tools.is_some() && conversation.tools.is_some() { TOOLS } else { MAIN };
         let special = self.tokenizer.special();
         let piece = |id: Option<TokenId>| {
             let bytes = id.and_then(|id| self.tokenizer.piece(id, true)).unwrap_or_default();
