@@ -4,8 +4,18 @@ use crate::{GrammarError, gbnf};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-/// Most bytes of a form.
-const LONGEST: usize = 1 << 19;
+/// Most bytes of a grammar or an expression: what these may say for each byte costs more than a schema.
+const LONGEST: usize = 1 << 15;
+/// Most bytes of a schema.
+const LONGEST_SCHEMA: usize = 1 << 19;
+/// Most schemas in a schema.
+const MOST_SCHEMAS: usize = 3000;
+/// Most properties of an object, and most alternatives.
+const MOST_ENTRIES: usize = 1000;
+/// Where bounds of numbers are cut, which the standard does not limit: an answer within these is within those.
+const FARTHEST: f64 = 9e18;
+/// Largest and smallest numbers that others can be asked to be a multiple of.
+const FACTORS: std::ops::RangeInclusive<f64> = 1e-8..=1e8;
 
 /// White space between the parts of JSON: none, a blank, or the beginning of a line. A model that writes on and on must come to an end.
 const JSON_SPACE: &str = r" |\r?\n[ \t]{0,32}";
@@ -26,8 +36,26 @@ pub enum Grammar {
     Gbnf(String),
     /// llguidance's kind of Lark: `start: …`.
     Lark(String),
+    /// The same with schemas: `@NAME` in it stands for JSON of the schema of that name.
+    LarkWithSchemas {
+        /// The text.
+        lark: String,
+        /// What it names.
+        schemas: Vec<Part>,
+    },
     /// A regular expression, in the language of Rust's `regex` crate, for the whole answer.
     Regex(String),
+}
+
+/// A schema that is a part of a grammar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Letters, digits and underscores, a letter first.
+    pub name: String,
+    /// The schema.
+    pub schema: Value,
+    /// As in [`Grammar::Schema`].
+    pub strict: bool,
 }
 
 impl Grammar {
@@ -43,17 +71,31 @@ impl Grammar {
     }
 
     pub(crate) fn lower(&self) -> Result<TopLevelGrammar, GrammarError> {
-        let bytes = match self {
-            Self::Schema { schema, .. } => schema.to_string().len(),
-            Self::Gbnf(text) | Self::Lark(text) | Self::Regex(text) => text.len(),
-        };
-        if bytes > LONGEST {
-            return Err(GrammarError::TooMuch(format!("it has {bytes} bytes, at most {LONGEST} are taken")));
+        let text = |text: &str| within(text.len(), LONGEST);
+        let schema = |schema: &Value| within(schema.to_string().len(), LONGEST_SCHEMA);
+        match self {
+            Self::Schema { schema: one, .. } => schema(one)?,
+            Self::Gbnf(all) | Self::Lark(all) | Self::Regex(all) => text(all)?,
+            Self::LarkWithSchemas { lark, schemas } => {
+                within(lark.len(), LONGEST_SCHEMA)?;
+                within(schemas.iter().map(|part| part.schema.to_string().len()).sum(), LONGEST_SCHEMA)?;
+            }
         }
         Ok(match self {
             Self::Schema { schema, strict } => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
             Self::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
             Self::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            Self::LarkWithSchemas { lark, schemas } => {
+                let mut all = TopLevelGrammar::from_lark(lark.clone());
+                for Part { name, schema, strict } in schemas {
+                    let schema = with_options(schema, *strict)?;
+                    all.grammars.push(GrammarWithLexer {
+                        name: Some(name.clone()),
+                        ..GrammarWithLexer::from_json_schema(schema)
+                    });
+                }
+                all
+            }
             Self::Regex(text) if text.is_empty() => {
                 return Err(GrammarError::Meaning("an empty expression matches nothing but an empty answer".into()));
             }
@@ -62,12 +104,11 @@ impl Grammar {
     }
 }
 
-/// A schema as a part of a [`Grammar::Lark`].
-///
-/// # Errors
-/// If it is no object and no truth value.
-pub fn json_block(schema: &Value, strict: bool) -> Result<String, GrammarError> {
-    Ok(format!("%json {}", with_options(schema, strict)?))
+fn within(bytes: usize, most: usize) -> Result<(), GrammarError> {
+    match bytes <= most {
+        true => Ok(()),
+        false => Err(GrammarError::TooMuch(format!("it has {bytes} bytes, at most {most} are taken"))),
+    }
 }
 
 /// The schema with what llguidance is to make of it. Whatever a schema says of that itself is dropped.
@@ -78,24 +119,46 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
         Value::Bool(false) => return Err(GrammarError::Meaning("no value matches the schema false".into())),
         _ => return Err(GrammarError::Meaning("a schema is an object or a truth value".into())),
     };
-    patterns(&schema)?;
+    tidy(&mut schema, &mut 0)?;
     let options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": !strict, "lenient": !strict});
     schema.insert("x-guidance".into(), options);
     Ok(Value::Object(schema))
 }
 
-/// Looks for patterns that the standard refuses and the `regex` crate takes: those that repeat what is no character.
-fn patterns(schema: &serde_json::Map<String, Value>) -> Result<(), GrammarError> {
+/// Refuses what is too large; patterns that the standard refuses and the `regex` crate takes, those that repeat what is no character; and numbers that
+/// llguidance cannot compute with, or brings them within what it can.
+fn tidy(schema: &mut serde_json::Map<String, Value>, count: &mut usize) -> Result<(), GrammarError> {
+    *count += 1;
+    let entries = schema.values().filter_map(Value::as_array).map(Vec::len).chain([schema.len()]).max();
+    let is_list = |key: &&str| schema.get(*key).is_some_and(Value::is_array);
+    let only_words = ["enum", "examples"].iter().any(is_list);
+    if *count > MOST_SCHEMAS || entries > Some(MOST_ENTRIES) && !only_words {
+        let most =
+            format!("more than {MOST_SCHEMAS} schemas in it, or {MOST_ENTRIES} properties or alternatives in one");
+        return Err(GrammarError::TooMuch(most));
+    }
     for (key, value) in schema {
-        match value {
-            Value::String(pattern) if key == "pattern" && repeats_nothing(pattern) => {
+        let number = value.as_f64();
+        match (&**key, &mut *value) {
+            ("pattern", Value::String(pattern)) if repeats_nothing(pattern) => {
                 let shown: String = pattern.chars().take(60).collect();
                 return Err(GrammarError::Meaning(format!("pattern {shown:?}: there is nothing to repeat")));
             }
-            Value::Object(_) if matches!(&**key, "const" | "default") => {}
-            Value::Array(_) if matches!(&**key, "enum" | "examples") => {}
-            Value::Object(inner) => patterns(inner)?,
-            Value::Array(all) => all.iter().filter_map(Value::as_object).try_for_each(patterns)?,
+            ("minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum", Value::Number(_)) => {
+                let Some(bound) = number.filter(|bound| bound.abs() > FARTHEST) else { continue };
+                if key.ends_with("inimum") == (bound > 0.0) {
+                    return Err(GrammarError::Meaning(format!("{key}: expected a number up to {FARTHEST:e}")));
+                }
+                *value = json!(bound.clamp(-FARTHEST, FARTHEST));
+            }
+            ("multipleOf", Value::Number(_)) if number.is_some_and(|factor| !FACTORS.contains(&factor)) => {
+                return Err(GrammarError::Meaning("multipleOf: expected a number from 1e-8 to 1e8".into()));
+            }
+            ("const" | "default", _) | ("enum" | "examples", Value::Array(_)) => {}
+            (_, Value::Object(inner)) => tidy(inner, count)?,
+            (_, Value::Array(all)) => {
+                all.iter_mut().filter_map(Value::as_object_mut).try_for_each(|inner| tidy(inner, count))?
+            }
             _ => {}
         }
     }

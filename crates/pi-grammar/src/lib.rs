@@ -36,5 +36,5 @@ mod tests;
 
 pub use compiler::Compiler;
 pub use error::GrammarError;
-pub use grammar::{Grammar, json_block};
+pub use grammar::{Grammar, Part};
 pub use matcher::Matcher;

@@ -16,7 +16,7 @@ ws     ::= | " " | "\n" [ \t]{0,20}
 const CASES: [(&str, &[&str]); 15] = [
     (JSON, &["{}", "{ \"a\": [1, -2.5e+3, true], \"é\\u00e9\": {\"b\": null}}", "{\"\": \"\\\"\"} "]),
     ("root ::= \"yes\" | \"no\"", &["yes", "no"]),
-    ("root ::= [a-z]+ \"x\" [0-9]{2,3}", &["xx12", "axbx345"]),
+    ("root ::= [a-z]{1,4} \"x\" [0-9]{2,3}", &["xx12", "axbx345"]),
     ("root ::= (\"ab\" | \"a\" \"c\" | \"abcd\")+", &["ab", "ac", "abcdac", "abab"]),
     ("root ::= \"(\" root \")\" | \"\"", &["", "()", "((()))"]),
     (
@@ -74,18 +74,17 @@ fn texts_have_the_form_that_llama_cpps_grammars_say() {
 
 #[test]
 fn texts_by_chance_have_the_form() {
-    let mut random = Random(9);
+    let (mut random, mut whole) = (Random(9), 0);
     for (grammar, _) in CASES {
         let rules = naive(grammar);
-        let mut whole = 0;
         for _ in 0..6 {
             if let Some(text) = by_chance(&mut compile(&Grammar::Gbnf(grammar.into())), &mut random, 5) {
                 assert!(text.len() > 400 || rules(&text), "{grammar}\n{text:?}");
                 whole += 1;
             }
         }
-        assert!(whole > 0, "{grammar}");
     }
+    assert!(whole > 45, "{whole} of 90 came to an end");
 }
 
 #[test]

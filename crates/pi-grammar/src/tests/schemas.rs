@@ -94,7 +94,7 @@ fn every_answer_is_json_that_matches_the_schema() {
             "required": ["x"], "additionalProperties": false}]}),
         json!({"oneOf": [{"type": "string", "maxLength": 3}, {"type": "boolean"}]}),
         json!({"allOf": [{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
-            {"type": "object", "properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}], "properties": {"c": {"type": "null"}}, "additionalProperties": false}),
+            {"type": "object", "properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}]}),
         json!({"type": "object", "properties": {"é\"ü": {"type": "null"}, "日本": {"enum": ["語", "🦙"]}},
             "required": ["日本", "é\"ü"], "additionalProperties": false}),
         json!({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}}),

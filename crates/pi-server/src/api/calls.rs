@@ -4,7 +4,7 @@ use super::form::{Form, refused};
 use crate::{
     error::ApiError,
     state::Model,
-    tools::{Choice, ToolFormat, Tools, lark},
+    tools::{Choice, ToolFormat, Tools, grammar},
 };
 use pi_grammar::{Grammar, Matcher};
 use serde_json::Value;
@@ -47,12 +47,8 @@ pub(super) fn compile(
     };
     let field = |i: usize| format!("tools[{i}].function.parameters");
     let compiler = model.compiler().map_err(|e| refused("tools", e))?;
-    let tokenizer = &**model.engine.tokenizer();
-    let text = lark(format, tools, answer, tokenizer).map_err(|(i, e)| match (i, form) {
-        (Some(i), _) => refused(field(i), &e),
-        (None, form) => refused(form.map_or("tools", |form| form.field), &e),
-    })?;
-    compiler.compile(&Grammar::Lark(text)).map_err(|e| {
+    let all = grammar(format, tools, answer, &**model.engine.tokenizer());
+    compiler.compile(&all).map_err(|e| {
         // whose schema is it?
         let single = tools.functions.iter().enumerate().find_map(|(i, function)| {
             let schema = Value::Object(function.parameters.clone());

@@ -5,7 +5,7 @@
 
 use super::{Choice, Function, ToolFormat, Tools, format::control};
 use pi_engine::pi_core::text::Tokenizer;
-use pi_grammar::{GrammarError, json_block};
+use pi_grammar::{Grammar, Part};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -14,16 +14,13 @@ const SPACE: &str = "[ \\n]{0,4}";
 
 /// The grammar for answers with calls of these functions. `answer` is what they look like without calls: a schema and whether it is
 /// strict, or any text.
-///
-/// # Errors
-/// What is wrong with the schema of which function; without a place if it is that of the answer.
-pub(crate) fn lark(
+pub(crate) fn grammar(
     format: ToolFormat,
     tools: &Tools,
     answer: Option<(&Value, bool)>,
     tokenizer: &dyn Tokenizer,
-) -> Result<String, (Option<usize>, GrammarError)> {
-    let mut out = String::from("%llguidance {}\n");
+) -> Grammar {
+    let (mut out, mut schemas) = (String::new(), Vec::new());
     let callable: Vec<usize> = match tools.choice {
         Choice::Named(one) => vec![one],
         Choice::Auto | Choice::Required => (0..tools.functions.len()).collect(),
@@ -32,19 +29,18 @@ pub(crate) fn lark(
     let calls = calls(&mut out, format, several, tokenizer);
     for &i in &callable {
         let Function { name, parameters, strict } = &tools.functions[i];
-        let (name, key) = (name.replace('.', "\\."), format.arguments());
+        let (name, key) = (escaped(name), format.arguments());
         let parts = ["\\{", "\"name\"", ":", &format!("\"{name}\""), ",", &format!("\"{key}\""), ":", ""].join(SPACE);
-        let schema = json_block(&Value::Object(parameters.clone()), *strict).map_err(|e| (Some(i), e))?;
-        let _ = writeln!(out, "HEAD{i}: /{SPACE}{parts}/\narguments{i}: {schema}");
+        let _ = writeln!(out, "HEAD{i}: /{SPACE}{parts}/");
+        schemas.push(Part { name: format!("f{i}"), schema: Value::Object(parameters.clone()), strict: *strict });
     }
-    let call: Vec<String> = callable.iter().map(|i| format!("HEAD{i} arguments{i} TAIL")).collect();
+    let call: Vec<String> = callable.iter().map(|i| format!("HEAD{i} @f{i} TAIL")).collect();
     let _ = writeln!(out, "TAIL: /{SPACE}\\}}/\ncall: {}", call.join(" | "));
     let start = match (&tools.choice, answer) {
         (Choice::Required | Choice::Named(_), _) => format!("{}{}", calls.open, calls.rest),
         (Choice::Auto, Some((schema, strict))) => {
-            let schema = json_block(schema, strict).map_err(|e| (None, e))?;
-            let _ = writeln!(out, "answer: {schema}");
-            format!("answer | {}{}", calls.open, calls.rest)
+            schemas.push(Part { name: "answer".into(), schema: schema.clone(), strict });
+            format!("@answer | {}{}", calls.open, calls.rest)
         }
         (Choice::Auto, None) => {
             out += &calls.text;
@@ -52,7 +48,7 @@ pub(crate) fn lark(
         }
     };
     let _ = writeln!(out, "start: {start}");
-    Ok(out)
+    Grammar::LarkWithSchemas { lark: out, schemas }
 }
 
 /// How calls begin and go on.
@@ -105,7 +101,8 @@ fn calls(out: &mut String, format: ToolFormat, several: bool, tokenizer: &dyn To
 
 /// For a regular expression between slashes.
 fn escaped(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_ascii_punctuation() { vec!['\\', c] } else { vec![c] }).collect()
+    let means = |c| "\\.+*?()|[]{}^$/".contains(c);
+    text.chars().flat_map(|c| if means(c) { vec!['\\', c] } else { vec![c] }).collect()
 }
 
 #[cfg(test)]
@@ -118,7 +115,7 @@ mod tests {
         pi_gguf::File,
         tokenizer::{self, Vocab, VocabModel},
     };
-    use pi_grammar::{Compiler, Grammar};
+    use pi_grammar::Compiler;
     use serde_json::json;
     use std::{path::Path, sync::Arc};
 
@@ -141,8 +138,8 @@ mod tests {
     }
 
     /// Whether the grammar lets these tokens come and then an end.
-    fn accepts(compiler: &Compiler, lark: &str, tokens: &[TokenId], tokenizer: &dyn Tokenizer) -> bool {
-        let mut matcher = compiler.compile(&Grammar::Lark(lark.into())).unwrap_or_else(|e| panic!("{e}\n{lark}"));
+    fn accepts(compiler: &Compiler, grammar: &Grammar, tokens: &[TokenId], tokenizer: &dyn Tokenizer) -> bool {
+        let mut matcher = compiler.compile(grammar).unwrap_or_else(|e| panic!("{e}\n{grammar:?}"));
         let mut logits = vec![0.0; tokenizer.len()];
         for &token in tokens {
             logits.fill(0.0);
@@ -200,9 +197,13 @@ mod tests {
             (ToolFormat::Mistral, Choice::Auto, true, mistral.trim_end_matches(']').into(), false, 0),
         ];
         for (format, choice, several, text, fits, calls) in cases {
-            let lark = lark(format, &tools(choice.clone(), several), None, &*tokenizer).unwrap();
+            let grammar = grammar(format, &tools(choice.clone(), several), None, &*tokenizer);
             let tokens = tokenizer.encode(text.as_bytes(), EncodeOptions::PLAIN).unwrap();
-            assert_eq!(accepts(&compiler, &lark, &tokens, &*tokenizer), fits, "{format:?} {choice:?} {text}\n{lark}");
+            assert_eq!(
+                accepts(&compiler, &grammar, &tokens, &*tokenizer),
+                fits,
+                "{format:?} {choice:?} {text}\n{grammar:?}"
+            );
             if fits {
                 let mut recogniser = Recogniser::new(format);
                 let parts = recogniser.push(&text);
@@ -217,6 +218,7 @@ mod tests {
         let bytes = (33..127u8).map(|b| char::from(b).to_string()).chain(["Ġ".into(), "Ċ".into()]);
         let mut vocab = Vocab::new(VocabModel::Bpe, bytes.chain(["[TOOL_CALLS]".into(), "</s>".into()]));
         vocab.pre = Some("gpt-2".into());
+        vocab.merges = ["a b"].into_iter().collect();
         let n = vocab.tokens.len();
         vocab.kinds = vec![TokenKind::Normal; n];
         vocab.kinds[n - 2..].fill(TokenKind::Control);
@@ -224,7 +226,7 @@ mod tests {
         let tokenizer = tokenizer::build(vocab).unwrap().tokenizer;
         let compiler = Compiler::new(&*tokenizer).unwrap();
         assert_eq!(ToolFormat::Mistral.controls(&*tokenizer), [n as TokenId - 2]);
-        let lark = lark(ToolFormat::Mistral, &tools(Choice::Auto, true), None, &*tokenizer).unwrap();
+        let grammar = grammar(ToolFormat::Mistral, &tools(Choice::Auto, true), None, &*tokenizer);
         let call = "[{\"name\": \"get\", \"arguments\": {\"n\": 1}}]";
         let as_text = format!("[TOOL_CALLS]{call}");
         for (text, parse_special, fits) in [
@@ -235,7 +237,7 @@ mod tests {
         ] {
             let options = EncodeOptions { add_special: false, parse_special };
             let tokens = tokenizer.encode(text.as_bytes(), options).unwrap();
-            assert_eq!(accepts(&compiler, &lark, &tokens, &*tokenizer), fits, "{text}\n{lark}");
+            assert_eq!(accepts(&compiler, &grammar, &tokens, &*tokenizer), fits, "{text}\n{grammar:?}");
         }
     }
 }

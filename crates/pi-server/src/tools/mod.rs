@@ -17,6 +17,6 @@ mod recognise;
 mod request;
 
 pub use format::ToolFormat;
-pub(crate) use grammar::lark;
+pub(crate) use grammar::grammar;
 pub(crate) use recognise::{Part, Recogniser};
 pub(crate) use request::{Choice, Function, Tools, read};

@@ -21,7 +21,7 @@ enum State {
     Head,
     /// In the arguments: how many brackets are open, and whether a string is.
     Arguments { depth: usize, string: bool, escaped: bool },
-    /// Behind the arguments.
+    /// Behind an announcement, or the arguments of a call.
     Behind,
     /// The answer is a text without calls.
     Plain,
@@ -44,7 +44,7 @@ impl Recogniser {
 
     /// Whether the answer has calls, and the last of them is complete.
     pub(crate) fn has_called(&self) -> bool {
-        self.calls > 0 && self.state == State::Behind
+        self.calls > 0 && matches!(self.state, State::Behind)
     }
 
     /// The form of the calls.
@@ -119,7 +119,7 @@ impl Recogniser {
                 parts.push(Part::Text(before.into()));
             }
             self.held.drain(..at + open.len());
-            self.state = State::Head;
+            self.state = State::Behind;
             return true;
         }
         // The beginning of an announcement, and the space before one, are no text if one comes.

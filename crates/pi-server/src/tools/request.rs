@@ -88,7 +88,8 @@ fn function(tool: &Value, i: usize) -> Result<Function, ApiError> {
         return Err(ApiError::field(field + ".name", expected));
     };
     let mut parameters = match function.get("parameters") {
-        None | Some(Value::Null) => Map::new(),
+        // nothing is said of parameters: there are none
+        None | Some(Value::Null) => Map::from_iter([("additionalProperties".to_string(), Value::Bool(false))]),
         Some(Value::Object(schema)) => schema.clone(),
         Some(_) => return Err(ApiError::field(field + ".parameters", "expected a JSON schema, which is an object")),
     };

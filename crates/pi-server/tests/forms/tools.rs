@@ -3,8 +3,8 @@ use pi_server::{Loaded, ServerOptions, chat::ChatTemplate};
 
 /// Templates that take tools, each with its way of calls. What was called before is shown in it.
 const HERMES: &str = "{% if tools %}Tools: {% for t in tools %}{{ t.function.name }}: {{ t.function.description }} {% endfor %}\
-    Call: <tool_call>{\"name\": N, \"arguments\": A}</tool_call>\n{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\
-    {% for c in m.tool_calls or [] %}<tool_call>\n{{ {'name': c.function.name, 'arguments': c.function.arguments}|tojson }}\n</tool_call>{% endfor %}\n\
+    Call: <tool_call>{\"name\": N, \"arguments\": A}</tool_call>{{ '\n' }}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\
+    {% for c in m.tool_calls or [] %}<tool_call>\n{{ {'name': c.function.name, 'arguments': c.function.arguments}|tojson }}\n</tool_call>{% endfor %}{{ '\n' }}\
     {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 const LLAMA3: &str = "{% if tools %}Respond in the format {\"name\": function name, \"parameters\": dictionary}. {{ tools|tojson }}\n{% endif %}\
     {% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
@@ -149,6 +149,7 @@ fn a_model_that_may_call_or_not_answers_with_a_text_or_a_call_and_never_with_hal
 #[test]
 fn an_answer_without_a_call_may_have_a_form_of_its_own() {
     let server = serve(HERMES);
+    let tokens = server.post("/tokenize", &json!({"content": written, "add_special": true})).ok()["tokens"].clone();
     let got = server.post("/v1/chat/completions", &asked(json!({"response_format": json_schema(person())}))).ok();
     let message = &got["choices"][0]["message"];
     match message["content"].as_str() {
@@ -205,7 +206,7 @@ fn what_was_called_and_what_came_of_it_is_told_by_the_template() {
     let written = "user: Who is it?\nassistant: <tool_call>\n{\"name\": \"find_person\", \"arguments\": {\"name\": \"x\"}}\n</tool_call>\ntool: It is the king.\nassistant:";
     let got =
         server.post("/v1/chat/completions", &json!({"messages": history("{\"name\": \"x\"}"), "max_tokens": 1})).ok();
-    assert_eq!(got["usage"]["prompt_tokens"], server.tokens(written).len() as u64);
+    assert_eq!(got["usage"]["prompt_tokens"], tokens.as_array().unwrap().len() as u64);
     // arguments that were cut off are a text
     server.post("/v1/chat/completions", &json!({"messages": history("{\"name\": \"x"), "max_tokens": 1})).ok();
     // an answer goes back as it came
