@@ -84,7 +84,7 @@ fn limits() -> ParserLimits {
         max_items_in_row: 5000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
-        step_max_items: 100_000,
+        step_max_items: 50_000,
         max_lexer_states: 50_000,
         max_grammar_size: 250_000,
         precompute_large_lexemes: false,

@@ -2,7 +2,7 @@
 
 use crate::{GrammarError, gbnf};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Most bytes of a grammar or an expression: what these may say for each byte costs more than a schema.
 const LONGEST: usize = 1 << 15;
@@ -115,7 +115,7 @@ fn within(bytes: usize, most: usize) -> Result<(), GrammarError> {
 fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     let mut schema = match schema {
         Value::Object(fields) => fields.clone(),
-        Value::Bool(true) => serde_json::Map::new(),
+        Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(GrammarError::Meaning("no value matches the schema false".into())),
         _ => return Err(GrammarError::Meaning("a schema is an object or a truth value".into())),
     };
@@ -125,14 +125,14 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     Ok(Value::Object(schema))
 }
 
-/// Refuses what is too large; patterns that the standard refuses and the `regex` crate takes, those that repeat what is no character; and numbers that
-/// llguidance cannot compute with, or brings them within what it can.
-fn tidy(schema: &mut serde_json::Map<String, Value>, count: &mut usize) -> Result<(), GrammarError> {
+/// Refuses what is too large, patterns that repeat what is no character (the standard refuses them, the `regex` crate takes them), and
+/// numbers that llguidance cannot compute with, or brings them within what it can.
+fn tidy(schema: &mut Map<String, Value>, count: &mut usize) -> Result<(), GrammarError> {
     *count += 1;
-    let entries = schema.values().filter_map(Value::as_array).map(Vec::len).chain([schema.len()]).max();
-    let is_list = |key: &&str| schema.get(*key).is_some_and(Value::is_array);
-    let only_words = ["enum", "examples"].iter().any(is_list);
-    if *count > MOST_SCHEMAS || entries > Some(MOST_ENTRIES) && !only_words {
+    let is_data = |key: &str| matches!(key, "enum" | "examples" | "const" | "default" | "required");
+    let entries = |value: &Value| value.as_array().map(Vec::len).or(value.as_object().map(Map::len));
+    let largest = schema.iter().filter(|(key, _)| !is_data(key)).filter_map(|(_, value)| entries(value)).max();
+    if *count > MOST_SCHEMAS || largest > Some(MOST_ENTRIES) {
         let most =
             format!("more than {MOST_SCHEMAS} schemas in it, or {MOST_ENTRIES} properties or alternatives in one");
         return Err(GrammarError::TooMuch(most));
@@ -154,15 +154,37 @@ fn tidy(schema: &mut serde_json::Map<String, Value>, count: &mut usize) -> Resul
             ("multipleOf", Value::Number(_)) if number.is_some_and(|factor| !FACTORS.contains(&factor)) => {
                 return Err(GrammarError::Meaning("multipleOf: expected a number from 1e-8 to 1e8".into()));
             }
-            ("const" | "default", _) | ("enum" | "examples", Value::Array(_)) => {}
+            // a reference may point into what is no schema by its place
+            ("enum", Value::Array(all)) => all.iter().try_for_each(|one| data(one, count))?,
+            (key, value) if is_data(key) => data(value, count)?,
+            // the keys of these are names, and what they name are schemas
+            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(named)) => {
+                named.values_mut().filter_map(Value::as_object_mut).try_for_each(|inner| tidy(inner, count))?;
+            }
             (_, Value::Object(inner)) => tidy(inner, count)?,
             (_, Value::Array(all)) => {
-                all.iter_mut().filter_map(Value::as_object_mut).try_for_each(|inner| tidy(inner, count))?
+                all.iter_mut().filter_map(Value::as_object_mut).try_for_each(|inner| tidy(inner, count))?;
             }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Refuses data that would be too large a schema.
+fn data(value: &Value, count: &mut usize) -> Result<(), GrammarError> {
+    let (n, inner): (usize, Vec<&Value>) = match value {
+        Value::Array(all) => (all.len(), all.iter().collect()),
+        Value::Object(fields) => (fields.len(), fields.values().collect()),
+        _ => return Ok(()),
+    };
+    *count += 1;
+    if *count > MOST_SCHEMAS || n > MOST_ENTRIES {
+        return Err(GrammarError::TooMuch(format!(
+            "more than {MOST_ENTRIES} values in one, or {MOST_SCHEMAS} of these"
+        )));
+    }
+    inner.into_iter().try_for_each(|one| data(one, count))
 }
 
 fn repeats_nothing(pattern: &str) -> bool {
