@@ -67,7 +67,7 @@ fn calls(out: &mut String, format: ToolFormat, several: bool, tokenizer: &dyn To
     let any = "/(?s:.*)/";
     if format == ToolFormat::Llama3 {
         // an answer that begins as a call is one
-        let text = format!("TEXT: /(?s:.+)/ & ~/[ \\n]*\\{{[ \\n]*\"name\"(?s:.*)/\n");
+        let text = "TEXT: /(?s:.+)/ & ~/[ \\n]*\\{[ \\n]*\"name\"(?s:.*)/\n".to_string();
         return Calls { open: String::new(), behind_text: String::new(), rest: "call".into(), text };
     }
     let marker = |text: &str| match control(tokenizer, text) {

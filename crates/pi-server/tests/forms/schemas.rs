@@ -43,10 +43,13 @@ fn answers_match_their_schema_however_tokens_are_chosen() {
     }
 }
 
+/// Whether a text has a form.
+type Fits = fn(&str) -> bool;
+
 #[test]
 fn all_kinds_of_forms_are_kept_in_both_kinds_of_answers() {
     let server = start(options());
-    let cases: [(Value, fn(&str) -> bool); 7] = [
+    let cases: [(Value, Fits); 7] = [
         (
             json!({"response_format": {"type": "json_object", "schema": {"type": "object", "properties": {"ok": {"type": "boolean"}},
             "required": ["ok"], "additionalProperties": false}}}),
