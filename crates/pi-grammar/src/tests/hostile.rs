@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 /// Compiles, and writes some of an answer. What is too much by then is said.
 fn try_out(grammar: &Grammar) -> Result<(), String> {
     let since = Instant::now();
-    let compiled = compiler().compile(grammar);
-    let compiling = since.elapsed();
-    let result = match compiled {
+    let result = match compiler().compile(grammar) {
         Err(e) => {
             let message = e.to_string();
             assert!(message.chars().count() < 500 && !message.contains('\n'), "{message}");
@@ -34,7 +32,6 @@ fn try_out(grammar: &Grammar) -> Result<(), String> {
         }
     };
     let all = since.elapsed();
-    eprintln!("{compiling:?} to compile, {:?} to follow: {}", all - compiling, result.as_ref().err().map_or("", |e| e));
     // twenty times what it takes on an idle machine
     assert!(all < Duration::from_secs(20), "{all:?}");
     result

@@ -51,7 +51,7 @@ fn texts_have_the_form_that_llama_cpps_grammars_say() {
         }
         // the same with a character changed, left out or doubled
         let mut others = 0;
-        for _ in 0..60 {
+        for _ in 0..30 {
             let chars: Vec<char> = texts[random.below(texts.len())].chars().collect();
             let at = random.below(chars.len().max(1));
             let mut changed = chars.clone();
@@ -68,7 +68,7 @@ fn texts_have_the_form_that_llama_cpps_grammars_say() {
             );
             others += usize::from(!is_member(&text));
         }
-        assert!(others > 5 || grammar.contains(".{3}"), "{grammar}");
+        assert!(others > 2 || grammar.contains(".{3}"), "{grammar}");
     }
 }
 
@@ -77,14 +77,14 @@ fn texts_by_chance_have_the_form() {
     let (mut random, mut whole) = (Random(9), 0);
     for (grammar, _) in CASES {
         let rules = naive(grammar);
-        for _ in 0..6 {
+        for _ in 0..4 {
             if let Some(text) = by_chance(&mut compile(&Grammar::Gbnf(grammar.into())), &mut random, 5) {
-                assert!(text.len() > 400 || rules(&text), "{grammar}\n{text:?}");
+                assert!(text.len() > 120 || rules(&text), "{grammar}\n{text:?}");
                 whole += 1;
             }
         }
     }
-    assert!(whole > 45, "{whole} of 90 came to an end");
+    assert!(whole > 30, "{whole} of 60 came to an end");
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn arguments_that_are_cut_off_come_as_far_as_they_are() {
     let tokens = whole["usage"]["completion_tokens"].as_u64().unwrap();
     let whole = whole["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap().to_string();
     let mut seen = 0;
-    for n in 1..tokens {
+    for n in (1..tokens).step_by(3) {
         let body = asked(json!({"tool_choice": named, "max_tokens": n}));
         let choice = server.post("/v1/chat/completions", &body).ok()["choices"][0].clone();
         let done = choice["finish_reason"] == "tool_calls";
@@ -187,7 +187,7 @@ fn arguments_that_are_cut_off_come_as_far_as_they_are() {
         let of = |message: &Value| message["tool_calls"].get(0).map(|call| call["function"].clone());
         assert_eq!(of(&streamed), of(&choice["message"]));
     }
-    assert!(seen > 3, "{seen}");
+    assert!(seen > 2, "{seen}");
 }
 
 #[test]
