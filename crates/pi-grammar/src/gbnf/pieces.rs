@@ -114,8 +114,11 @@ const MOST_WORDS: usize = 1 << 21;
 /// Most times that all rules are looked at again.
 const MOST_ROUNDS: usize = 200;
 
-/// The places of a regular rule's characters: which come first, which last, and which after which. Numbers of repetitions are
-/// looked at as if they were without end.
+/// Most repetitions of a certain number that are looked at one by one.
+const WRITTEN_OUT: u32 = 16;
+
+/// The places of a regular rule's characters: which come first, which last, and which after which. Other repetitions are looked at
+/// as if they were without end.
 #[derive(Clone, Default)]
 struct Places {
     chars: Vec<Set>,
@@ -209,14 +212,17 @@ impl Survey<'_> {
                     Atom::Rule(rule) => (self.places(*rule)?, self.empty[*rule]),
                     Atom::Chars(chars) => (self.single(chars), false),
                 };
-                if item.most != Some(1) {
+                let times = if item.most == Some(item.least) && item.least <= WRITTEN_OUT { item.least } else { 1 };
+                if item.most != Some(times) {
                     one.repeat();
                 }
                 empty |= item.least == 0;
-                line.then(one, (line_empty, empty));
-                line_empty &= empty;
-                if line.chars.len() > LARGEST {
-                    return None;
+                for _ in 0..times {
+                    line.then(one.clone(), (line_empty, empty));
+                    line_empty &= empty;
+                    if line.chars.len() > LARGEST {
+                        return None;
+                    }
                 }
             }
             all.or(line);

@@ -113,3 +113,11 @@ fn control_tokens_come_where_a_form_names_them_and_the_end_only_where_it_may() {
     let mut matcher = compile(&Grammar::Regex("ab".into()));
     assert!(matcher.accept(end).is_err());
 }
+
+#[test]
+fn strings_and_numbers_of_json_are_pieces() {
+    let lark = crate::gbnf::to_lark(JSON).unwrap();
+    let rules: Vec<&str> = lark.lines().filter(|line| line.starts_with('r')).collect();
+    // no rule sees what is in a string: an escape, or a letter of true
+    assert!(!rules.is_empty() && rules.iter().all(|rule| !rule.contains("x{5c}") && !rule.contains("x{74}")), "{lark}");
+}
