@@ -2,6 +2,7 @@
 
 use crate::{
     failure::{Failure, Result},
+    form::FormFlags,
     placing::PlacingFlags,
     predictor::PredictorFlags,
     repack::Repack,
@@ -80,6 +81,8 @@ pub struct RunFlags {
     #[arg(long, help_heading = "Generation")]
     pub ignore_eos: bool,
 
+    #[command(flatten)]
+    pub form: FormFlags,
     #[command(flatten)]
     pub sampling: SamplingFlags,
     #[command(flatten)]

@@ -8,6 +8,7 @@
 //! | `chat` | `pi chat`: a conversation in the terminal |
 //! | `run`, `result` | `pi run`: from flags to text, and what is said afterwards |
 //! | `batch` | `pi run --prompts`: answers many prompts, several at a time |
+//! | `form` | what its text must look like |
 //! | `serve` | `pi serve`: an OpenAI-compatible server |
 //! | `inspect` | `pi inspect`: what is in a file |
 //! | `bench` | `pi bench`: how fast models and single operators are |
@@ -50,6 +51,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod flags;
+mod form;
 mod inspect;
 mod interrupt;
 mod kernels;

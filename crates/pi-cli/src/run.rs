@@ -4,6 +4,7 @@ use crate::{
     batch, demo,
     failure::{Failure, Result},
     flags::{EngineFlags, RunFlags},
+    form,
     interrupt::{INTERRUPTED, Interrupt},
     loading::{introduce, load},
     output::{Output, say},
@@ -27,6 +28,7 @@ pub fn run(flags: &RunFlags) -> Result {
     }
     let text = prompt::bytes(flags)?;
     let stop = prompt::stops(flags)?;
+    let grammar = flags.form.grammar()?;
     let interrupt = Interrupt::watch()?;
     let path = model(flags)?;
     let failure = |e: Error| Failure::engine(&e, &path);
@@ -39,8 +41,9 @@ pub fn run(flags: &RunFlags) -> Result {
     let max_tokens = usize::try_from(flags.n_predict).ok();
     check_length(&session, ids.len(), max_tokens)?;
     let sampling = flags.sampling.checked(session.context(), engine.vocab())?;
-    let mut chain = Chain::new(sampling.clone(), engine.vocab()).map_err(failure)?;
+    let chain = Chain::new(sampling.clone(), engine.vocab()).map_err(failure)?;
     let seed = chain.seed();
+    let mut sampler = form::sampler(chain, grammar, &engine)?;
     say(&format!("seed: {seed}"));
 
     let mut screen = Screen { out: Output::new(), interrupt, streams: !flags.json, failed: None };
@@ -48,7 +51,7 @@ pub fn run(flags: &RunFlags) -> Result {
         screen.out.write(&text)?;
     }
     let options = GenerateOptions { max_tokens, sampling, stop, ignore_eos: flags.ignore_eos };
-    let generated = session.generate_with(0, &ids, &options, &mut chain, &mut screen);
+    let generated = session.generate_with(0, &ids, &options, &mut *sampler, &mut screen);
     let Screen { mut out, failed, .. } = screen;
     if let Some(loss) = session.device_loss() {
         say(&format!("the device failed, the CPU went on alone: {loss}"));

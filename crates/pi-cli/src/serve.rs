@@ -12,7 +12,7 @@ use crate::{
 };
 use clap::{Args, ValueHint, value_parser};
 use pi_engine::{SessionOptions, pi_gguf};
-use pi_server::{Loaded, Server, ServerOptions, chat::ChatTemplate};
+use pi_server::{Loaded, Server, ServerOptions, ToolFormat, chat::ChatTemplate};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -76,6 +76,9 @@ pub struct ServeFlags {
     /// How conversations are written, instead of the template in the file: a name (chatml, llama2, llama3, gemma, plain) or a file
     #[arg(long, value_name = "NAME|FILE", help_heading = "Server")]
     pub chat_template: Option<String>,
+    /// How the model writes calls of functions, where its chat template shows no known way [hermes, llama3, mistral]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub tool_format: Option<ToolFormat>,
     /// Most tokens of an answer where a request does not say; -1: until the model stops or the context is full
     #[arg(short, long, visible_alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true,
           value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)), help_heading = "Server")]
@@ -201,6 +204,7 @@ fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
         cors: flags.cors.clone(),
         sampling: flags.sampling.params(usize::MAX),
         max_tokens: usize::try_from(flags.n_predict).ok(),
+        tool_format: flags.tool_format,
         ..Default::default()
     })
 }

@@ -83,6 +83,9 @@ pub enum Error {
     /// The logits contain NaN or +∞, or no finite number at all: nothing can be sampled.
     #[error("non-finite logits: {0}")]
     Logits(&'static str),
+    /// An answer cannot go on in the form that it must have.
+    #[error("the form of the answer: {0}")]
+    Constraint(String),
     /// Check mode found the first operator with a non-finite result.
     #[error("non-finite values after {what} of layer {layer}")]
     NonFinite {

@@ -32,6 +32,8 @@ pub enum StopReason {
     Eos(TokenId),
     /// A stop string.
     Stop(String),
+    /// The text is complete: it has the form that it must have, and nothing can follow.
+    Complete,
     /// The wanted number of tokens.
     Length,
     /// The context is full.
@@ -41,11 +43,12 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// A word for programs: `eos`, `stop`, `length`, `context`, `cancelled`.
+    /// A word for programs: `eos`, `stop`, `complete`, `length`, `context`, `cancelled`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Eos(_) => "eos",
             Self::Stop(_) => "stop",
+            Self::Complete => "complete",
             Self::Length => "length",
             Self::Context => "context",
             Self::Cancelled => "cancelled",

@@ -22,6 +22,7 @@
 
 pub mod arch;
 pub mod config;
+mod constraint;
 pub mod costs;
 mod engine;
 mod error;
@@ -54,6 +55,7 @@ mod turn;
 mod watched;
 
 pub use config::{ModelConfig, NormKind};
+pub use constraint::{Constrained, Constraint};
 pub use engine::{Engine, EngineBuilder};
 pub use error::{Error, Result};
 pub use fallback::OnDeviceLoss;

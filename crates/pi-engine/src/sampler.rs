@@ -20,6 +20,10 @@ pub trait Sampler {
     fn sample(&mut self, logits: &mut [f32]) -> Result<TokenId>;
     /// Tells the sampler that a token was added to the text, by the prompt or by sampling.
     fn accept(&mut self, token: TokenId);
+    /// Whether the text is complete, so that no token needs to come. Most samplers never know.
+    fn is_done(&self) -> bool {
+        false
+    }
 }
 
 /// Settings of [`Chain`].

@@ -42,6 +42,13 @@ impl Turn {
         }
     }
 
+    /// Control tokens whose text is to be part of the text, as when they announce something. All others leave nothing.
+    #[must_use]
+    pub fn showing(mut self, tokens: Vec<TokenId>) -> Self {
+        self.decoder = self.decoder.showing(tokens);
+        self
+    }
+
     /// Whether there are as many tokens as were wanted; at the beginning, if none was.
     pub fn is_full(&self) -> bool {
         self.max_tokens.is_some_and(|n| self.tokens.len() >= n)
@@ -62,6 +69,7 @@ impl Turn {
         let (text, stop) = self.filter.push(self.decoder.push(token)?);
         self.text.push_str(text);
         let stop = stop.map(|stop| StopReason::Stop(stop.into()));
+        let stop = stop.or_else(|| sampler.is_done().then_some(StopReason::Complete));
         Ok(stop.or_else(|| self.is_full().then_some(StopReason::Length)))
     }
 

@@ -25,6 +25,7 @@
 //! | `batch` | the engine's thread: slots, steps, reuse of what was computed |
 //! | `error`, `body`, `fields`, `auth` | errors in OpenAI's form, reading requests, keys |
 //! | `connections` | how many, and how long a client may take to say what it wants |
+//! | `tools` | functions that the model may call: what calls look like, and finding them in answers |
 //! | `sse`, `logprobs`, `metrics` | streamed answers, log-probabilities, what is counted |
 //!
 //! What it does not do: TLS, more than one model, embeddings.
@@ -43,8 +44,10 @@ mod options;
 mod server;
 mod sse;
 mod state;
+mod tools;
 
 pub use error::ApiError;
 pub use options::ServerOptions;
 pub use server::Server;
 pub use state::{Loaded, Phase};
+pub use tools::ToolFormat;

@@ -1,5 +1,6 @@
 //! What a server is to be like.
 
+use crate::tools::ToolFormat;
 use pi_engine::SamplingParams;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct ServerOptions {
     pub sampling: SamplingParams,
     /// Most tokens of an answer where a request says nothing of it. Default: until the context is full.
     pub max_tokens: Option<usize>,
+    /// How the model writes calls of functions. Default: as its chat template shows.
+    pub tool_format: Option<ToolFormat>,
 }
 
 impl Default for ServerOptions {
@@ -50,6 +53,7 @@ impl Default for ServerOptions {
             cors: Vec::new(),
             sampling: SamplingParams::default(),
             max_tokens: None,
+            tool_format: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     connections,
     error::ApiError,
     options::ServerOptions,
-    state::{Loaded, Model, Phase, State, now},
+    state::{Loaded, Model, Phase, State},
 };
 use axum::{
     Router,
@@ -186,7 +186,8 @@ fn work(
     load: impl FnOnce() -> Result<Loaded, String>,
     todo: &Receiver<Job>,
 ) -> Result<(), String> {
-    let Loaded { engine, chat } = load()?;
+    let loaded = load()?;
+    let engine = &loaded.engine;
     let (slots, batch) = (options.parallel, options.batch.max(options.parallel));
     let context = options.context.map(|n| if n == 0 { engine.config().context } else { n });
     let wanted = SessionOptions { context, batch, sequences: slots, logits: slots };
@@ -197,7 +198,7 @@ fn work(
     if let Err(e) = options.sampling.check(engine.vocab()) {
         return Err(e.to_string());
     }
-    state.ready(Model { engine, chat, context: session.context(), created: now() });
+    state.ready(Model::new(loaded, session.context()));
     worker::run(session, slots, todo, &state.metrics);
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::{
     metrics::Metrics,
 };
 use pi_engine::{Engine, pi_gguf::Metadata};
+use pi_grammar::{Compiler, GrammarError};
 use std::{
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
@@ -54,6 +55,20 @@ pub(crate) struct Model {
     pub context: usize,
     /// Seconds since 1970 when it was there.
     pub created: u64,
+    /// What compiles forms of answers for its vocabulary: made when it is first asked for, for good.
+    forms: OnceLock<Result<Compiler, GrammarError>>,
+}
+
+impl Model {
+    pub(crate) fn new(loaded: Loaded, context: usize) -> Self {
+        let Loaded { engine, chat } = loaded;
+        Self { engine, chat, context, created: now(), forms: OnceLock::new() }
+    }
+
+    /// Compiles forms of answers. The first call takes a while.
+    pub(crate) fn compiler(&self) -> Result<&Compiler, &GrammarError> {
+        self.forms.get_or_init(|| Compiler::new(&**self.engine.tokenizer())).as_ref()
+    }
 }
 
 /// Shared by handlers and the engine's thread.

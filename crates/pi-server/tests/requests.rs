@@ -162,10 +162,9 @@ fn every_wrong_field_is_named() {
         ("best_of", vec![json!(3)]),
         ("cache_prompt", vec![json!("no")]),
         ("ignore_eos", vec![json!(3)]),
-        ("tools", vec![json!([{"type": "function"}])]),
-        ("response_format", vec![json!({"type": "json_object"}), json!("json"), json!({})]),
-        ("grammar", vec![json!("root ::= \"a\"")]),
-        ("json_schema", vec![json!({})]),
+        ("response_format", vec![json!("json"), json!(3)]),
+        ("grammar", vec![json!("root"), json!(3)]),
+        ("json_schema", vec![json!("x"), json!({"type": "thing"})]),
         ("logprobs", vec![json!("x"), json!(-1)]),
     ] {
         values.into_iter().for_each(|value| both(field, value));

@@ -260,3 +260,41 @@ fn a_prompt_is_bytes_from_a_file_or_with_escapes() {
     assert_eq!(escaped.stdout, output.stdout);
     assert_eq!(call(["run", "-n", "0", "-p", r"- a\n"]).out, "- a\\n\n");
 }
+
+#[test]
+fn text_has_the_form_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let schema = r#"{"type":"object","properties":{"age":{"type":"integer","minimum":1,"maximum":99}},"required":["age"],"additionalProperties":false}"#;
+    let grammar = "root ::= \"<\" [a-z]{3} \">\"";
+    let run = |args: &[&str]| {
+        let words = ["run", "--json", "-n", "200", "--temp", "1", "-s", "5", "-p", PROMPT];
+        call(words.iter().chain(args))
+    };
+    for args in [["--json-schema", schema], ["-j", schema], ["--json-schema-file", &file("s.json", schema)]] {
+        let run = object(&run(&args));
+        let value: Value = serde_json::from_str(run["text"].as_str().unwrap()).unwrap();
+        assert!((1..=99).contains(&value["age"].as_u64().unwrap()), "{value}");
+        assert!(matches!(run["stop_reason"].as_str(), Some("complete" | "eos")), "{run}");
+    }
+    for args in [["--grammar", grammar], ["--grammar-file", &file("g.gbnf", grammar)]] {
+        let run = object(&run(&args));
+        let text = run["text"].as_str().unwrap();
+        assert!(text.len() == 5 && text.starts_with('<') && text.ends_with('>'), "{text}");
+        assert_eq!(run["stop_reason"], "complete");
+    }
+    for (args, code, why) in [
+        (["--grammar", "root ::= x"], 1, "--grammar: not valid GBNF, line 1, column 10"),
+        (["--json-schema", "{"], 1, "--json-schema: not valid JSON"),
+        (["--json-schema", "{\"type\": 3}"], 1, "--json-schema: "),
+        (["--grammar-file", "/nowhere"], 1, "/nowhere"),
+    ] {
+        let said = run(&args);
+        assert!(said.code == Some(code) && said.err.contains(why), "{}", said.err);
+    }
+    assert_eq!(run(&["--grammar", grammar, "-j", schema]).code, Some(2));
+}

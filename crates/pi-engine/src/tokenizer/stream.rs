@@ -73,18 +73,35 @@ pub struct StreamDecoder {
     strip_space: bool,
     /// An end-of-text token that is only dropped if nothing follows it.
     held_eos: Option<TokenId>,
+    /// Control tokens that are written as their text.
+    shown: Vec<TokenId>,
 }
 
 impl StreamDecoder {
     /// For a sequence from its first token on: the space that encoding puts before a text is taken away again.
     pub fn new(tokenizer: Arc<dyn Tokenizer>, options: DecodeOptions) -> Self {
         let strip_space = tokenizer.special().add_space_prefix;
-        Self { tokenizer, options, utf8: Utf8Stream::new(), at_start: true, strip_space, held_eos: None }
+        Self {
+            tokenizer,
+            options,
+            utf8: Utf8Stream::new(),
+            at_start: true,
+            strip_space,
+            held_eos: None,
+            shown: Vec::new(),
+        }
     }
 
     /// For what is generated behind a prompt: a leading space belongs to the text.
     pub fn continuing(tokenizer: Arc<dyn Tokenizer>, options: DecodeOptions) -> Self {
         Self { at_start: false, strip_space: false, ..Self::new(tokenizer, options) }
+    }
+
+    /// Writes these control tokens as their text, whatever the options say of others.
+    #[must_use]
+    pub fn showing(mut self, tokens: Vec<TokenId>) -> Self {
+        self.shown = tokens;
+        self
     }
 
     /// Adds a token; returns the text that became whole, perhaps none.
@@ -114,7 +131,7 @@ impl StreamDecoder {
     }
 
     fn append(&mut self, id: TokenId) {
-        let piece = self.tokenizer.piece(id, self.options.special).unwrap_or_default();
+        let piece = self.tokenizer.piece(id, self.options.special || self.shown.contains(&id)).unwrap_or_default();
         let strip = std::mem::take(&mut self.strip_space);
         self.utf8.append(if strip { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece });
     }

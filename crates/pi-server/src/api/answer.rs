@@ -4,10 +4,11 @@ use super::{json, params::Params};
 use crate::{
     batch::job::{Done, Event, Piece},
     error::ApiError,
-    logprobs,
+    logprobs::{self, TokenLogprob},
     server::App,
     sse,
     state::{Model, now},
+    tools::{Part, Recogniser, ToolFormat},
 };
 use axum::response::Response;
 use pi_engine::StopReason;
@@ -39,18 +40,42 @@ pub(crate) struct Reply {
     usage: bool,
     /// Characters of the text so far, for the places of tokens in it.
     offset: usize,
+    /// What finds calls in the answer, if it may have any.
+    calls: Option<Recogniser>,
+    /// Calls that were found.
+    called: usize,
+    /// Log-probabilities of tokens whose text was held back.
+    held: Vec<TokenLogprob>,
 }
 
 impl Reply {
     pub(super) fn new(shape: Shape, app: &App, model: Arc<Model>, params: &Params, seed: u64) -> Self {
-        let number = RandomState::new().build_hasher().finish();
+        let number = random();
         let id = match shape {
             Shape::Chat => format!("chatcmpl-{number:016x}"),
             Shape::Text => format!("cmpl-{number:016x}"),
         };
         let name = app.options.name().to_string();
         let (logprobs, usage) = (params.logprobs.is_some(), params.usage);
-        Self { shape, id, created: now(), name, model, seed, logprobs, usage, offset: 0 }
+        Self {
+            shape,
+            id,
+            created: now(),
+            name,
+            model,
+            seed,
+            logprobs,
+            usage,
+            offset: 0,
+            calls: None,
+            called: 0,
+            held: Vec::new(),
+        }
+    }
+
+    /// The answer may have calls in this form.
+    pub(super) fn with_calls(self, format: Option<ToolFormat>) -> Self {
+        Self { calls: format.map(Recogniser::new), ..self }
     }
 
     /// The response. Nothing is sent before the request has a slot, so that what keeps it from one has a status of its own.
@@ -91,6 +116,7 @@ impl Reply {
                 out.extend([self.delta(value!({"role": "assistant", "content": ""}), Value::Null, None)]);
             }
             Event::Started => {}
+            Event::Piece(piece) if self.calls.is_some() => self.found(piece, false, out),
             Event::Piece(piece) => out.extend([self.piece(piece)]),
             Event::Failed(error) => {
                 out.extend([error.body_json().to_string()]);
@@ -98,10 +124,12 @@ impl Reply {
             }
             Event::Done(mut done) => {
                 let rest = std::mem::take(&mut done.rest);
-                if !rest.text.is_empty() || !rest.logprobs.is_empty() {
+                if self.calls.is_some() {
+                    self.found(rest, true, out);
+                } else if !rest.text.is_empty() || !rest.logprobs.is_empty() {
                     out.extend([self.piece(rest)]);
                 }
-                let reason = finish_reason(&done.stop);
+                let reason = self.finish_reason(&done.stop);
                 out.extend([match self.shape {
                     Shape::Chat => self.delta(value!({}), Value::Null, Some((reason, &done))),
                     Shape::Text => self.text(String::new(), Value::Null, Some((reason, &done))),
@@ -123,6 +151,86 @@ impl Reply {
         match self.shape {
             Shape::Chat => self.delta(value!({"content": piece.text}), logprobs, None),
             Shape::Text => self.text(piece.text, logprobs, None),
+        }
+    }
+
+    /// What a piece of an answer with calls brings; `end`: it is the last one.
+    fn found(&mut self, piece: Piece, end: bool, out: &mut impl Extend<String>) {
+        self.held.extend(piece.logprobs);
+        let parts = self.recognised(&piece.text, end);
+        let mut deltas: Vec<Value> = parts.into_iter().map(|part| self.part(part)).collect();
+        if end && deltas.is_empty() && !self.held.is_empty() {
+            deltas.push(value!({}));
+        }
+        for delta in deltas {
+            let logprobs = std::mem::take(&mut self.held);
+            let logprobs = match logprobs[..] {
+                [] => Value::Null,
+                _ => self.logprobs(&Piece { text: String::new(), logprobs }),
+            };
+            out.extend([self.delta(delta, logprobs, None)]);
+        }
+    }
+
+    fn recognised(&mut self, text: &str, end: bool) -> Vec<Part> {
+        let Some(calls) = &mut self.calls else { return Vec::new() };
+        let mut parts = calls.push(text);
+        if end {
+            parts.extend(calls.finish());
+        }
+        parts
+    }
+
+    /// The difference that a part makes to a message.
+    fn part(&mut self, part: Part) -> Value {
+        let call = match part {
+            Part::Text(text) => return value!({"content": text}),
+            Part::Call(name) => {
+                self.called += 1;
+                let format = self.calls.as_ref().map_or(ToolFormat::Hermes, Recogniser::format);
+                let id = format.id(random());
+                let function = value!({"name": name, "arguments": ""});
+                value!({"index": self.called - 1, "id": id, "type": "function", "function": function})
+            }
+            Part::Arguments(text) => {
+                value!({"index": self.called.saturating_sub(1), "function": {"arguments": text}})
+            }
+        };
+        value!({"tool_calls": [call]})
+    }
+
+    /// A message that is told by its parts.
+    fn message(&mut self, text: &str) -> Value {
+        let (mut content, mut calls) = (String::new(), Vec::<Value>::new());
+        for part in self.recognised(text, true) {
+            match (part, calls.last_mut()) {
+                (Part::Text(text), _) => content += &text,
+                (Part::Arguments(text), Some(call)) => {
+                    let before = call["function"]["arguments"].as_str().unwrap_or_default();
+                    call["function"]["arguments"] = (before.to_string() + &text).into();
+                }
+                (part, _) => {
+                    let mut call = self.part(part)["tool_calls"][0].take();
+                    if let Some(fields) = call.as_object_mut() {
+                        fields.shift_remove("index");
+                    }
+                    calls.push(call);
+                }
+            }
+        }
+        let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
+        let mut message = value!({"role": "assistant", "content": content, "refusal": null});
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        message
+    }
+
+    /// An answer that ended by itself behind a call waits for what the call brings.
+    fn finish_reason(&self, stop: &StopReason) -> &'static str {
+        match finish_reason(stop) {
+            "stop" if self.calls.as_ref().is_some_and(Recogniser::has_called) => "tool_calls",
+            reason => reason,
         }
     }
 
@@ -160,14 +268,19 @@ impl Reply {
 
     /// The whole answer.
     fn object(&mut self, all: Piece, done: &Done) -> Value {
-        let (logprobs, reason) = (self.logprobs(&all), finish_reason(&done.stop));
+        let logprobs = self.logprobs(&all);
+        let message = (self.shape == Shape::Chat).then(|| match self.calls {
+            Some(_) => self.message(&all.text),
+            None => value!({"role": "assistant", "content": all.text, "refusal": null}),
+        });
+        let reason = self.finish_reason(&done.stop);
         let mut choice = value!({"index": 0, "logprobs": logprobs, "finish_reason": reason});
-        let kind = match self.shape {
-            Shape::Chat => {
-                choice["message"] = value!({"role": "assistant", "content": all.text, "refusal": null});
+        let kind = match message {
+            Some(message) => {
+                choice["message"] = message;
                 "chat.completion"
             }
-            Shape::Text => {
+            None => {
                 choice["text"] = all.text.into();
                 "text_completion"
             }
@@ -196,6 +309,11 @@ impl Piece {
     }
 }
 
+/// A number that is different each time.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 /// The engine's thread ended in the middle of an answer.
 pub(crate) fn gone() -> ApiError {
     ApiError::engine("the engine ended before the answer did")
@@ -203,7 +321,7 @@ pub(crate) fn gone() -> ApiError {
 
 fn finish_reason(stop: &StopReason) -> &'static str {
     match stop {
-        StopReason::Eos(_) | StopReason::Stop(_) => "stop",
+        StopReason::Eos(_) | StopReason::Stop(_) | StopReason::Complete => "stop",
         _ => "length",
     }
 }

@@ -3,9 +3,9 @@
 use super::{
     Answered, Shared,
     answer::{Reply, Shape},
-    messages,
+    calls, form, messages,
     params::{self, TOP},
-    submit::{blocking, enter, submit},
+    submit::{Order, blocking, enter, submit},
 };
 use crate::{
     body,
@@ -13,6 +13,7 @@ use crate::{
     error::ApiError,
     fields::{Fields, wrong},
     state::Model,
+    tools,
 };
 use axum::extract::{Request, State};
 use pi_engine::pi_core::text::TokenId;
@@ -23,15 +24,30 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
     let mut fields = body::object(&app, request).await?;
     let mut params = params::read(&fields, &app, &model, 1)?;
     params.logprobs = logprobs(&fields)?;
-    let conversation = conversation(&mut fields)?;
+    let form = form::read(&mut fields)?;
+    let tools = tools::read(&mut fields)?;
+    let format = tools.is_some().then(|| calls::format(&model, app.options.tool_format)).transpose()?;
+    let conversation = conversation(&mut fields, tools.as_ref().map(|tools| tools.list.clone()))?;
     let ticket = enter(&app)?;
     let asked = model.clone();
-    let prompt = blocking(move || prompt(&asked, &conversation)).await?;
-    let (events, seed) = submit(&app, &model, ticket, prompt, "messages", &params)?;
-    Reply::new(Shape::Chat, &app, model, &params, seed).respond(events, params.stream).await
+    let order = blocking(move || {
+        let prompt = prompt(&asked, &conversation)?;
+        let (form, shown) = match (tools, format) {
+            (Some(tools), Some(format)) => {
+                let matcher = calls::compile(&asked, format, &tools, form.as_ref())?;
+                (Some(matcher), format.controls(&**asked.engine.tokenizer()))
+            }
+            _ => (form.map(|form| form.compile(&asked)).transpose()?, Vec::new()),
+        };
+        Ok(Order { prompt, param: "messages", form, shown })
+    })
+    .await?;
+    let (events, seed) = submit(&app, &model, ticket, order, &params)?;
+    let reply = Reply::new(Shape::Chat, &app, model, &params, seed).with_calls(format);
+    reply.respond(events, params.stream).await
 }
 
-fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+fn conversation(fields: &mut Fields, tools: Option<Vec<Value>>) -> Result<Conversation, ApiError> {
     let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
     let extra = match fields.take("chat_template_kwargs") {
         None => Map::new(),
@@ -39,7 +55,7 @@ fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
     };
     let messages = messages::read(fields.take("messages"))?;
-    Ok(Conversation { messages, tools: None, add_generation_prompt, extra })
+    Ok(Conversation { messages, tools, add_generation_prompt, extra })
 }
 
 /// What the model's template makes of a conversation.

@@ -3,8 +3,9 @@
 use super::{
     Answered, Shared,
     answer::{Reply, Shape},
+    form,
     params::{self, TOP},
-    submit::{blocking, enter, submit},
+    submit::{Order, blocking, enter, submit},
     tokenize::ids,
 };
 use crate::{body, error::ApiError, fields::wrong, state::Model};
@@ -20,10 +21,23 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
     let mut params = params::read(&fields, &app, &model, 0)?;
     params.logprobs = fields.integer("logprobs", 0..=TOP)?.map(|n| n as usize);
     let prompt = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", format!("expected {EXPECTED}")))?;
+    let form = form::read(&mut fields)?;
+    for name in ["tools", "tool_choice"] {
+        let is_set =
+            |v: &Value| !matches!(v.as_str(), Some("none" | "auto")) && v.as_array().is_none_or(|all| !all.is_empty());
+        if fields.get(name).is_some_and(is_set) {
+            return Err(ApiError::unsupported(name, "only /v1/chat/completions takes tools"));
+        }
+    }
     let ticket = enter(&app)?;
     let asked = model.clone();
-    let prompt = blocking(move || tokens(&asked, prompt)).await?;
-    let (events, seed) = submit(&app, &model, ticket, prompt, "prompt", &params)?;
+    let order = blocking(move || {
+        let prompt = tokens(&asked, prompt)?;
+        let form = form.map(|form| form.compile(&asked)).transpose()?;
+        Ok(Order { prompt, param: "prompt", form, shown: Vec::new() })
+    })
+    .await?;
+    let (events, seed) = submit(&app, &model, ticket, order, &params)?;
     Reply::new(Shape::Text, &app, model, &params, seed).respond(events, params.stream).await
 }
 

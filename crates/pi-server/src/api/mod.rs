@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `chat`, `messages` | `/v1/chat/completions`, and the messages it takes |
 //! | `completions` | `/v1/completions` |
+//! | `form`, `calls` | what an answer must look like; the same for answers that may call functions |
 //! | `params` | the fields that both have: sampling, stops, lengths |
 //! | `submit` | from a prompt to a job of the engine's thread |
 //! | `answer` | from its events to a response, whole or streamed |
@@ -11,8 +12,10 @@
 //! | `models`, `props`, `tokenize`, `health` | the small ones |
 
 pub(crate) mod answer;
+mod calls;
 mod chat;
 mod completions;
+mod form;
 mod health;
 mod messages;
 mod models;

@@ -76,11 +76,8 @@ impl Params {
 }
 
 /// Fields of OpenAI's and of other servers that change an answer, and mean nothing here.
-const NOT_BUILT: [&str; 22] = [
-    "tools",
+const NOT_BUILT: [&str; 19] = [
     "functions",
-    "grammar",
-    "json_schema",
     "guided_json",
     "suffix",
     "echo",
@@ -120,20 +117,16 @@ fn refuse_what_is_not_built(fields: &Fields) -> Result<(), ApiError> {
             return Err(ApiError::unsupported(name, "not supported"));
         }
     }
-    for (name, plain) in [("tool_choice", "none or auto"), ("function_call", "none or auto")] {
-        if fields.get(name).is_some_and(|v| !matches!(v.as_str(), Some("none" | "auto"))) {
-            return Err(ApiError::unsupported(name, format!("not supported, except {plain}")));
-        }
+    if fields.get("function_call").is_some_and(|v| !matches!(v.as_str(), Some("none" | "auto"))) {
+        return Err(ApiError::unsupported(
+            "function_call",
+            "not supported, except none or auto: it is tool_choice now",
+        ));
     }
     if fields.get("modalities").is_some_and(|v| *v != serde_json::json!(["text"])) {
         return Err(ApiError::unsupported("modalities", "not supported, except [\"text\"]"));
     }
-    match fields.get("response_format") {
-        Some(format) if format.get("type").and_then(Value::as_str) != Some("text") => {
-            Err(ApiError::unsupported("response_format", "not supported yet, except {\"type\": \"text\"}"))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The newer name counts if both are there.

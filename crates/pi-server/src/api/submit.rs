@@ -8,7 +8,8 @@ use crate::{
     server::App,
     state::Model,
 };
-use pi_engine::{pi_core::text::TokenId, sampler::Chain};
+use pi_engine::{Constrained, Sampler, pi_core::text::TokenId, sampler::Chain};
+use pi_grammar::Matcher;
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -36,7 +37,18 @@ pub(super) fn enter(app: &App) -> Result<Ticket, ApiError> {
     })
 }
 
-/// Hands a prompt to the engine; `param` is the field it came from. Returns what the engine will say, and the seed.
+/// What the engine is to work on.
+pub(super) struct Order {
+    pub prompt: Vec<TokenId>,
+    /// The field that the prompt came from.
+    pub param: &'static str,
+    /// What the answer must look like.
+    pub form: Option<Matcher>,
+    /// Control tokens whose text is part of the answer.
+    pub shown: Vec<TokenId>,
+}
+
+/// Hands a prompt to the engine. Returns what the engine will say, and the seed.
 ///
 /// # Errors
 /// 400 if the prompt does not fit the context or a setting makes no sense, 503 if the engine is gone.
@@ -44,23 +56,28 @@ pub(super) fn submit(
     app: &App,
     model: &Model,
     ticket: Ticket,
-    prompt: Vec<TokenId>,
-    param: &str,
+    order: Order,
     params: &Params,
 ) -> Result<(UnboundedReceiver<Event>, u64), ApiError> {
+    let Order { prompt, param, form, shown } = order;
     if prompt.is_empty() {
         return Err(ApiError::field(param, "expected at least one token, got none"));
     }
     if prompt.len() >= model.context {
         return Err(ApiError::context(param, prompt.len(), model.context));
     }
-    let sampler = Chain::new(params.options.sampling.clone(), model.engine.vocab()).map_err(|e| params.refused(&e))?;
-    let seed = sampler.seed();
+    let chain = Chain::new(params.options.sampling.clone(), model.engine.vocab()).map_err(|e| params.refused(&e))?;
+    let seed = chain.seed();
+    let sampler: Box<dyn Sampler + Send> = match form {
+        Some(form) => Box::new(Constrained::new(chain, Box::new(form))),
+        None => Box::new(chain),
+    };
     let (events, answer) = unbounded_channel();
     let job = Job {
         prompt,
         options: params.options.clone(),
-        sampler: Box::new(sampler),
+        sampler,
+        shown,
         logprobs: params.logprobs,
         reuse: params.reuse,
         deadline: app.options.timeout.and_then(|t| Instant::now().checked_add(t)),

@@ -12,6 +12,8 @@ pub(crate) struct Job {
     pub prompt: Vec<TokenId>,
     pub options: GenerateOptions,
     pub sampler: Box<dyn Sampler + Send>,
+    /// Control tokens whose text is part of the answer.
+    pub shown: Vec<TokenId>,
     /// How many of the likeliest tokens are wanted beside each chosen one; `None`: no log-probabilities at all.
     pub logprobs: Option<usize>,
     /// Whether what a slot has computed before may be used.

@@ -35,7 +35,8 @@ impl Work {
     /// The job in a slot that keeps its first `cached` tokens.
     pub(crate) fn begin(mut job: Job, engine: &Engine, context: usize, cached: usize) -> Self {
         job.prompt.iter().for_each(|&token| job.sampler.accept(token));
-        let turn = Turn::new(engine, &job.options, context - job.prompt.len() + 1);
+        let turn =
+            Turn::new(engine, &job.options, context - job.prompt.len() + 1).showing(std::mem::take(&mut job.shown));
         let _ = job.events.send(Event::Started);
         Self { job, turn, cached, pending: None, held: Vec::new(), began: Instant::now(), prompted: None }
     }

@@ -188,6 +188,8 @@ impl Worker<'_> {
         match advanced {
             Ok(None) => {}
             Ok(Some(stop)) => self.finish(part.slot, stop),
+            // what was computed is right; only the answer cannot go on
+            Err(e @ Error::Constraint(_)) => self.fail(part.slot, ApiError::request(e.to_string())),
             Err(e) => self.broken(part.slot, &e),
         }
     }
@@ -237,7 +239,11 @@ mod tests {
         let sampler = Box::new(Chain::new(SamplingParams::greedy(), engine.vocab()).unwrap());
         let (events, answer) = unbounded_channel();
         let (prompt, ticket) = (prompt.to_vec(), door.enter().unwrap());
-        (Job { prompt, options, sampler, logprobs: Some(0), reuse: true, deadline: None, events, ticket }, answer)
+        let shown = Vec::new();
+        (
+            Job { prompt, options, sampler, shown, logprobs: Some(0), reuse: true, deadline: None, events, ticket },
+            answer,
+        )
     }
 
     /// The tokens of an answer, or the failure.

@@ -33,7 +33,7 @@ pub(super) fn normal(conversation: &Conversation) -> Result<Conversation, Templa
         fields.retain(|name, _| KNOWN.contains(&name.as_str()));
         let content = content(i, fields.get("content"))?;
         fields.insert("content".into(), Value::String(content));
-        arguments(fields);
+        arguments(i, fields)?;
     }
     Ok(normal)
 }
@@ -62,15 +62,26 @@ fn content(i: usize, value: Option<&Value>) -> Result<String, TemplateError> {
     }
 }
 
-/// OpenAI's interface has the arguments of a call as a text of JSON, templates take them as an object.
-fn arguments(message: &mut Map<String, Value>) {
-    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
-        if let Some(arguments) = call.pointer_mut("/function/arguments")
+/// OpenAI's interface has the arguments of a call as a text of JSON, templates take them as an object. Arguments that are none, since
+/// they were cut off, stay a text.
+fn arguments(i: usize, message: &mut Map<String, Value>) -> Result<(), TemplateError> {
+    let Some(calls) = message.get_mut("tool_calls").filter(|calls| !calls.is_null()) else { return Ok(()) };
+    let field = format!("messages[{i}].tool_calls");
+    let Value::Array(calls) = calls else { return Err(wrong(field, "a list of calls is needed")) };
+    for (k, call) in calls.iter_mut().enumerate() {
+        let function = call.get_mut("function").and_then(Value::as_object_mut);
+        let Some(function) = function.filter(|function| function.get("name").is_some_and(Value::is_string)) else {
+            return Err(wrong(format!("{field}[{k}].function"), "an object with a name is needed"));
+        };
+        if let Some(arguments) = function.get_mut("arguments")
             && let Some(text) = arguments.as_str()
             && let Ok(object @ Value::Object(_)) = serde_json::from_str(text)
         {
             *arguments = object;
         }
+        if let Some(call) = call.as_object_mut() {
+            call.entry("type").or_insert("function".into());
+        }
     }
+    Ok(())
 }

@@ -51,7 +51,7 @@ pub struct ChatTemplate {
     source: String,
     preset: Option<&'static str>,
     /// A second template that the file has for conversations with tools.
-    with_tools: bool,
+    with_tools: Option<String>,
     tokenizer: Arc<dyn Tokenizer>,
     control: Control,
 }
@@ -94,7 +94,7 @@ impl ChatTemplate {
         let mut template = Self::new(source, tokenizer)?;
         if let Some(source) = text("tokenizer.chat_template.tool_use")? {
             template.add(TOOLS, source)?;
-            template.with_tools = true;
+            template.with_tools = Some(source.into());
         }
         Ok(template)
     }
@@ -114,7 +114,7 @@ impl ChatTemplate {
         let control = Control::of(&*tokenizer)?;
         let (timed, source) = (stack::Timed::default(), source.to_string());
         let mut template =
-            Self { environment, timed, time: TIME, source, preset, with_tools: false, tokenizer, control };
+            Self { environment, timed, time: TIME, source, preset, with_tools: None, tokenizer, control };
         template.add(MAIN, &template.source.clone())?;
         Ok(template)
     }
@@ -141,9 +141,14 @@ impl ChatTemplate {
         self.preset
     }
 
+    /// The text of the template for conversations with tools: mostly the same.
+    pub fn source_for_tools(&self) -> &str {
+        self.with_tools.as_deref().unwrap_or(&self.source)
+    }
+
     /// Whether the template does something with tools.
     pub fn takes_tools(&self) -> bool {
-        self.with_tools || self.source.contains("tools")
+        self.with_tools.is_some() || self.source.contains("tools")
     }
 
     /// The prompt as text, as the template writes it.
@@ -210,7 +215,7 @@ impl ChatTemplate {
     }
 
     fn write(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        let name = if self.with_tools && conversation.tools.is_some() { TOOLS } else { MAIN };
+        let name = if self.with_tools.is_some() && conversation.tools.is_some() { TOOLS } else { MAIN };
         let special = self.tokenizer.special();
         let piece = |id: Option<TokenId>| {
             let bytes = id.and_then(|id| self.tokenizer.piece(id, true)).unwrap_or_default();
