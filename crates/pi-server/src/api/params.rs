@@ -8,6 +8,7 @@ use crate::{
 };
 use pi_engine::{Error, GenerateOptions, SamplingParams, pi_core::text::TokenId};
 use serde_json::Value;
+use std::time::Instant;
 
 /// Most stop strings of a request.
 const STOPS: usize = 16;
@@ -27,6 +28,8 @@ pub(super) struct Params {
     pub usage: bool,
     /// Whether what was computed for an earlier request may be used.
     pub reuse: bool,
+    /// When the answer must be there. The time that the prompt takes counts.
+    pub deadline: Option<Instant>,
 }
 
 /// Reads what both kinds of requests have; `least` is the smallest number of tokens that can be asked for.
@@ -60,7 +63,8 @@ pub(super) fn read(fields: &Fields, app: &App, model: &Model, least: u64) -> Res
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
     };
     let reuse = fields.boolean("cache_prompt")?.unwrap_or(true);
-    let params = Params { options, logprobs: None, stream, usage: usage(fields, stream)?, reuse };
+    let deadline = app.options.timeout.and_then(|t| Instant::now().checked_add(t));
+    let params = Params { options, logprobs: None, stream, usage: usage(fields, stream)?, reuse, deadline };
     params.options.sampling.check(model.engine.vocab()).map_err(|e| params.refused(&e))?;
     Ok(params)
 }

@@ -10,7 +10,6 @@ use crate::{
 };
 use pi_engine::{Constrained, Sampler, pi_core::text::TokenId, sampler::Chain};
 use pi_grammar::Matcher;
-use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Runs something that takes a while beside the threads that answer.
@@ -80,7 +79,7 @@ pub(super) fn submit(
         shown,
         logprobs: params.logprobs,
         reuse: params.reuse,
-        deadline: app.options.timeout.and_then(|t| Instant::now().checked_add(t)),
+        deadline: params.deadline,
         events,
         ticket,
     };
