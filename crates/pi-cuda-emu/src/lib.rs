@@ -9,7 +9,7 @@
 
 mod driver;
 
-pub use driver::{Driver, driver, driver_calls, driver_folder, use_driver};
+pub use driver::{Driver, GraphStep, driver, driver_calls, driver_folder, use_driver};
 
 use std::fmt;
 

@@ -75,7 +75,12 @@ impl Product {
                 Arg::At(y + 4 * (first * rows) as u64),
             ];
             // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed, as the caller says.
-            unsafe { gpu.launch(kernel, size, &args)? };
+            unsafe {
+                match tokens >= MANY {
+                    true => gpu.launch_long(kernel, size, &args)?,
+                    false => gpu.launch(kernel, size, &args)?,
+                }
+            };
         }
         Ok(())
     }

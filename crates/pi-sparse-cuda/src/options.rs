@@ -24,6 +24,18 @@ pub enum KvPlace {
     Host,
 }
 
+/// How kernels are launched. Results are the same, to the bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GraphUse {
+    /// Many at a time, as CUDA graphs, where the same ones are launched again: for every token that is decoded. If the driver makes none,
+    /// one by one ([`Cuda::note`](crate::Cuda::note) says why).
+    #[default]
+    Auto,
+    /// One by one.
+    Off,
+}
+
 /// How a device is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -32,6 +44,8 @@ pub struct CudaOptions {
     pub kernels: KernelSource,
     /// Where keys and values are.
     pub kv: KvPlace,
+    /// How kernels are launched.
+    pub graphs: GraphUse,
 }
 
 impl CudaOptions {
@@ -43,5 +57,10 @@ impl CudaOptions {
     /// The same with keys and values elsewhere.
     pub fn kv(self, kv: KvPlace) -> Self {
         Self { kv, ..self }
+    }
+
+    /// The same with or without graphs.
+    pub fn graphs(self, graphs: GraphUse) -> Self {
+        Self { graphs, ..self }
     }
 }
