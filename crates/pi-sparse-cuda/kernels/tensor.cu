@@ -142,7 +142,7 @@ __device__ __forceinline__ void tensor_linear(const u8 *w, const float *x, const
     M(Q4_0) M(Q4_1) M(Q5_0) M(Q5_1) M(Q8_0) M(Q8_1) M(Q2_K) M(Q3_K) M(Q4_K) M(Q5_K) M(Q6_K) M(Q8_K) M(IQ4_NL) M(IQ4_XS)
 
 #define TENSOR_LINEAR(T)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS)                                                         \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3)                                                      \
         pi_tensor_linear_##T(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens, int add,  \
                              float *y) {                                                                               \
         tensor_linear<T>(w, x, bias, rows, cols, tokens, add, y);                                                      \

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    CudaOptions, GraphUse, Unavailable,
+    CudaOptions, GraphUse, TensorCores, Unavailable,
     counts::Counts,
     error::Code,
     memory::{CudaFootprint, Memory},
@@ -32,6 +32,8 @@ pub(crate) struct Gpu {
     pub queue: Arc<Queue>,
     pub downloads: Arc<CudaStream>,
     pub options: CudaOptions,
+    /// Whether kernels for them are used.
+    pub tensor_cores: bool,
     pub footprint: CudaFootprint,
     pub(crate) uploads: Uploads,
     pub(crate) counts: Counts,
@@ -49,6 +51,7 @@ impl Gpu {
             GraphUse::Auto => probe::graphs().map(|()| true),
             GraphUse::Off => Ok(false),
         };
+        let capability = context.compute_capability().map_err(failed)?;
         let (free, total) = context.mem_get_info().map_err(failed)?;
         Ok(Arc::new(Self {
             name: format!("cuda:{ordinal}"),
@@ -61,6 +64,7 @@ impl Gpu {
             shared: Mutex::default(),
             modules: Mutex::new(Modules::new(options.kernels)?),
             options: options.clone(),
+            tensor_cores: options.tensor_cores == TensorCores::Auto && capability >= (7, 5),
             context,
         }))
     }

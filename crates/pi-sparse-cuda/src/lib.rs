@@ -27,7 +27,7 @@ mod speed;
 mod upload;
 
 pub use error::{Code, Unavailable, Version};
-pub use options::{CudaOptions, GraphUse, KernelSource, KvPlace};
+pub use options::{CudaOptions, GraphUse, KernelSource, KvPlace, TensorCores};
 pub use probe::count;
 pub use queue::Launches;
 
@@ -66,6 +66,11 @@ impl Cuda {
     pub fn note(&self) -> Option<String> {
         let notes = [self.gpu.modules().note().map(Into::into), self.gpu.queue.note()];
         notes.into_iter().flatten().reduce(|a, b| format!("{a}; {b}"))
+    }
+
+    /// Whether matrices of many tokens are multiplied by [tensor cores](TensorCores).
+    pub fn has_tensor_cores(&self) -> bool {
+        self.gpu.tensor_cores
     }
 
     /// What was launched since the device was opened.

@@ -36,6 +36,19 @@ pub enum GraphUse {
     Off,
 }
 
+/// What multiplies matrices by many tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TensorCores {
+    /// Tensor cores where the chip has them (compute capability 7.5) and the weights' type is exact in their numbers: all types but F32 and
+    /// BF16. Inputs are split in two numbers of 11 bits each, so results are off by no more than sums of floats are: by 2e-6 of the
+    /// size of what is added up at most.
+    #[default]
+    Auto,
+    /// Floats.
+    Off,
+}
+
 /// How a device is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -46,6 +59,8 @@ pub struct CudaOptions {
     pub kv: KvPlace,
     /// How kernels are launched.
     pub graphs: GraphUse,
+    /// What multiplies matrices in prompts.
+    pub tensor_cores: TensorCores,
 }
 
 impl CudaOptions {
@@ -57,6 +72,11 @@ impl CudaOptions {
     /// The same with keys and values elsewhere.
     pub fn kv(self, kv: KvPlace) -> Self {
         Self { kv, ..self }
+    }
+
+    /// The same with or without tensor cores.
+    pub fn tensor_cores(self, tensor_cores: TensorCores) -> Self {
+        Self { tensor_cores, ..self }
     }
 
     /// The same with or without graphs.
