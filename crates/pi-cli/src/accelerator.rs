@@ -13,7 +13,7 @@ use pi_engine::{
 use pi_sparse_cuda::{Cuda, CudaOptions, GraphUse, TensorCores, Unavailable};
 use pi_testkit::sim::{SimDevice, SimOptions};
 use std::{
-    fmt,
+    env, fmt,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -138,10 +138,8 @@ fn open(ordinal: usize) -> Result<Cuda, Refusal> {
         return Ok(cuda.clone());
     }
     let options = options(&env::var(VARIABLE).unwrap_or_default()).map_err(|text| Refusal { text, failed: false })?;
-    let cuda = Cuda::open_with(ordinal, &options).map_err(|e| Refusal {
-        failed: matches!(e, Unavailable::Failed(_)),
-        text: format!("{e}: {}", e.advice()),
-    })?;
+    let cuda = Cuda::open_with(ordinal, &options)
+        .map_err(|e| Refusal { failed: matches!(e, Unavailable::Failed(_)), text: format!("{e}: {}", e.advice()) })?;
     open.push((ordinal, cuda.clone()));
     Ok(cuda)
 }

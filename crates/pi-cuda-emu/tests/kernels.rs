@@ -264,16 +264,17 @@ fn tensor_cores_multiply_every_coded_type_as_floats_do() {
                     for (t, r) in (0..tokens).flat_map(|t| (0..rows).map(move |r| (t, r))) {
                         let products = w[r * cols..][..cols].iter().zip(&x[t * cols..][..cols]);
                         let products = products.map(|(w, x)| f64::from(*w) * f64::from(*x));
-                        let others = [
-                            f64::from(bias.map_or(0.0, |b| b[r])),
-                            f64::from(add) * f64::from(before[t * rows + r]),
-                        ];
+                        let others =
+                            [f64::from(bias.map_or(0.0, |b| b[r])), f64::from(add) * f64::from(before[t * rows + r])];
                         let all: Vec<f64> = products.chain(others).collect();
                         let (want, size) = (all.iter().sum::<f64>(), all.iter().map(|v| v.abs()).sum::<f64>());
                         let off = (f64::from(got[t * rows + r]) - want).abs() / size;
                         worst = worst.max(off);
                         // as much as of floats
-                        assert!(off <= 2e-6, "{ty}, {rows} x {cols}, token {t} of {tokens}, row {r}: {off} of its size");
+                        assert!(
+                            off <= 2e-6,
+                            "{ty}, {rows} x {cols}, token {t} of {tokens}, row {r}: {off} of its size"
+                        );
                     }
                 }
             }

@@ -344,7 +344,7 @@ impl EngineBuilder {
         let mut falls_back = accelerator.is_some() && self.on_device_loss == OnDeviceLoss::Cpu;
         let asked = if falls_back { &keeping as &dyn WeightSource } else { source };
         let model = match (load::load(asked, arch, &config, &options), &accelerator) {
-            (Err(e), Some((lost, _))) if falls_back && fallback::is_lost(&**lost, &e) => {
+            (Err(e), Some((lost, _))) if falls_back && fallback::is_lost(&**lost) => {
                 warnings.push(format!("all of the model is on the CPU, as the accelerator was lost: {e}"));
                 let options = LoadOptions { accelerator: None, streaming: None, ..options };
                 let model = load::load(source, arch, &config, &options)?;

@@ -64,11 +64,10 @@ impl Fallback {
     }
 }
 
-/// Whether an error is of a device that was lost, and not of one without the room that was asked for.
-pub(crate) fn is_lost(device: &dyn Device, error: &Error) -> bool {
-    let of_device = matches!(error, Error::Core(pi_core::Error::Device { device: name, .. }) if *name == device.info().name);
-    // what there is always room for
-    of_device && device.hidden(1, 1).is_err()
+/// Whether a device, of which something failed, was lost. It is asked, as errors of loading name tensors, and one without the room that
+/// was asked for is not lost.
+pub(crate) fn is_lost(device: &dyn Device) -> bool {
+    device.hidden(1, 1).is_err_and(|e| !e.to_string().contains("no memory for"))
 }
 
 impl Inner {
@@ -77,7 +76,7 @@ impl Inner {
     /// # Errors
     /// `error`, if it says something else; as loading.
     pub(crate) fn lost_before(&self, error: Error) -> Result<(Engine, Arc<str>)> {
-        if !self.is_loss(&error) || !is_lost(&*self.device, &error) {
+        if !self.is_loss(&error) || !is_lost(&*self.device) {
             return Err(error);
         }
         self.lose(&error)?.ok_or(error)

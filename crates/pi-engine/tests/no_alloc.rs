@@ -4,8 +4,8 @@ mod common;
 #[path = "common/counting.rs"]
 mod counting;
 
-use counting::requests;
 use common::{exact, ids, load, predicted_models, predicting, with_isa};
+use counting::requests;
 use pi_core::{KvType, QuantType};
 use pi_engine::{GenerateOptions, Sampler, SamplingParams, SessionOptions, Sink, Sparsity, StepToken, sampler::Chain};
 use pi_sparse_cpu::Isa;

@@ -12,9 +12,7 @@ use crate::{
     shared::Lease,
 };
 use cudarc::driver::CudaFunction;
-use pi_core::{
-    Down, Error, FfnRun, FfnWeights, Limits, LinearSpec, Matrix, NeuronSet, OpStats, Result, SparseFfn,
-};
+use pi_core::{Down, Error, FfnRun, FfnWeights, Limits, LinearSpec, Matrix, NeuronSet, OpStats, Result, SparseFfn};
 use std::sync::Arc;
 
 /// Rows of owned neurons, one after the other.

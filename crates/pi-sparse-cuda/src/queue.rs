@@ -243,7 +243,8 @@ impl State {
                     self.one_by_one(stream)?;
                     self.launches.refused += 1;
                     let why = Code::from(e);
-                    self.note = Some(format!("kernels are launched one by one: the driver refused a graph, error {why}"));
+                    self.note =
+                        Some(format!("kernels are launched one by one: the driver refused a graph, error {why}"));
                     self.graphs = None;
                     return Ok(());
                 }

@@ -176,8 +176,7 @@ impl Shared {
         let stream = gpu.stream()?;
         gpu.context.bind_to_thread().map_err(failed)?;
         // SAFETY: `expect` made room for these words on both sides; `done` keeps them from being written before they are sent.
-        unsafe { result::memcpy_htod_async(gpu.address(&table.device), words, stream.cu_stream()) }
-            .map_err(failed)?;
+        unsafe { result::memcpy_htod_async(gpu.address(&table.device), words, stream.cu_stream()) }.map_err(failed)?;
         table.done.record(stream).map_err(failed)?;
         table.batch.extend_from_slice(batch);
         table.rope = spec.cloned();

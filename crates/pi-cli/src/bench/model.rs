@@ -9,6 +9,7 @@ use super::{
     table::{Format, Table},
 };
 use crate::{
+    accelerator::launches,
     crossover, demo,
     failure::{Failure, Result},
     kernels, machine,

@@ -11,9 +11,7 @@ use crate::{
     shared::Lease,
 };
 use cudarc::driver::{CudaFunction, sys::CUdeviceptr};
-use pi_core::{
-    Activation, ActiveSet, Dense, Error, FfnRun, Gating, Hidden, OpStats, Result, Write,
-};
+use pi_core::{Activation, ActiveSet, Dense, Error, FfnRun, Gating, Hidden, OpStats, Result, Write};
 use std::sync::Arc;
 
 /// Threads of all blocks here but those of tiles: eight warps.
