@@ -42,6 +42,8 @@ impl Drop for Lease {
         shared.runs -= 1;
         if shared.runs == 0 {
             *shared = Shared { steps: shared.steps, ..Shared::default() };
+            drop(shared);
+            self.0.queue.forget();
         }
     }
 }
