@@ -3,7 +3,7 @@
 
 use pi_engine::{
     costs::{Figure, SideCosts},
-    pi_core::{Device, QuantType, Result},
+    pi_core::{Device, Error, QuantType, Result},
 };
 use pi_testkit::cases::{Case, Ffn, Prepared, Product, Select};
 use std::{
@@ -137,7 +137,7 @@ fn speed(
     effort: Effort,
     end: Instant,
 ) -> std::result::Result<(f64, f64), String> {
-    let failed = |e: pi_engine::pi_core::Error| e.to_string();
+    let failed = |e: Error| e.to_string();
     let mut prepared = case.prepare(device, effort.cold).map_err(failed)?;
     // the first brings the weights
     run(&mut prepared, 1).map_err(failed)?;
