@@ -70,6 +70,14 @@ def text(f):
             t.append(f"\nPyTorch, {what}: {s['median'] * by:.1f} {unit} ({s['least'] * by:.1f} to {s['most'] * by:.1f})")
     else:
         t.append(f"\nPyTorch: {f.get('torch', 'not reached')}")
+    t.append("\n| model | what | without | tokens/s | range | runs | kernels per token | calls |\n|---|---|---|---:|---:|---:|---:|---:|")
+    for r in f.get("switches", []):
+        if not r["samples"]:
+            t.append(f"| {r['model']} | {r['what']} | {r['without'] or '-'} | not reached | | | | |")
+            continue
+        s, (kernels, calls) = spread(r["samples"]), r["launches"] or ("-", "-")
+        t.append(f"| {r['model']} | {r['what']} | {r['without'] or '-'} | {s['median']:.2f} | {s['least']:.2f} to {s['most']:.2f} | {s['samples']} | "
+                 f"{kernels} | {calls} |")
     t.append("\n| model | budget of the weights | what | tokens/s | range | runs | on the device | of the floor | to CPU |\n|---|---:|---|---:|---:|---:|---:|---:|---:|")
     cpu = {r["model"]: statistics.median(r["samples"]) for r in f.get("decode", []) if r["what"] == "CPU" and r["samples"]}
     for r in f.get("decode", []):

@@ -10,10 +10,10 @@ use pi_engine::{
     pi_core::{Device, DeviceInfo, Error, Serial},
     pi_sparse_cpu::{CpuDevice, Kernels},
 };
-use pi_sparse_cuda::Cuda;
+use pi_sparse_cuda::{Cuda, CudaOptions, GraphUse, TensorCores, Unavailable};
 use pi_testkit::sim::{SimDevice, SimOptions};
 use std::{
-    fmt,
+    env, fmt,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -89,9 +89,9 @@ impl Opened {
     ///
     /// # Errors
     /// Why it cannot be used, and what can be done about it.
-    pub fn cuda(ordinal: usize, budget: Option<u64>) -> Result<Self, String> {
+    pub fn cuda(ordinal: usize, budget: Option<u64>) -> Result<Self, Refusal> {
         let cuda = open(ordinal)?;
-        let failed = |e: Error| e.to_string();
+        let failed = |e: Error| Refusal { text: e.to_string(), failed: true };
         let (reach, (_, total)) = (cuda.reach().map_err(failed)?, cuda.memory().map_err(failed)?);
         let most = usable(reach, total);
         let budget = match budget {
@@ -114,16 +114,64 @@ fn usable(reach: u64, total: u64) -> u64 {
     reach.saturating_sub(reserve) / piece * piece
 }
 
+/// Why a GPU is not used.
+#[derive(Debug)]
+pub struct Refusal {
+    text: String,
+    /// There is one, and it failed.
+    pub failed: bool,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// GPUs that were opened, with their numbers.
+static OPEN: Mutex<Vec<(usize, Cuda)>> = Mutex::new(Vec::new());
+
 /// A GPU, which is opened once.
-fn open(ordinal: usize) -> Result<Cuda, String> {
-    static OPEN: Mutex<Vec<(usize, Cuda)>> = Mutex::new(Vec::new());
+fn open(ordinal: usize) -> Result<Cuda, Refusal> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, cuda)) = open.iter().find(|(n, _)| *n == ordinal) {
         return Ok(cuda.clone());
     }
-    let cuda = Cuda::open(ordinal).map_err(|e| format!("{e}: {}", e.advice()))?;
+    let options = options(&env::var(VARIABLE).unwrap_or_default()).map_err(|text| Refusal { text, failed: false })?;
+    let cuda = Cuda::open_with(ordinal, &options)
+        .map_err(|e| Refusal { failed: matches!(e, Unavailable::Failed(_)), text: format!("{e}: {}", e.advice()) })?;
     open.push((ordinal, cuda.clone()));
     Ok(cuda)
+}
+
+/// What a GPU is not to use, for comparisons.
+const VARIABLE: &str = "PI_CUDA";
+
+fn options(text: &str) -> Result<CudaOptions, String> {
+    let mut options = CudaOptions::default();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        options = match word {
+            "no-graphs" => options.graphs(GraphUse::Off),
+            "no-tensor-cores" => options.tensor_cores(TensorCores::Off),
+            _ => return Err(format!("{VARIABLE}={text}: expected no-graphs, no-tensor-cores, or both with a comma")),
+        };
+    }
+    Ok(options)
+}
+
+/// Kernels that GPUs were given so far, and calls of the driver that launched them.
+pub fn launches() -> (u64, u64) {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let each = open.iter().map(|(_, cuda)| cuda.launches());
+    each.fold((0, 0), |(kernels, calls), l| (kernels + l.kernels, calls + l.calls))
+}
+
+/// Says what GPUs were not used as they could be, once all is done.
+pub fn last_words() {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (ordinal, note) in open.iter().filter_map(|(n, cuda)| Some((n, cuda.note()?))) {
+        say(&format!("note: cuda:{ordinal}: {note}"));
+    }
 }
 
 /// The name under which figures of a device are kept: of a GPU what it is, not its number.
@@ -134,6 +182,16 @@ pub fn kept_as(info: &DeviceInfo) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_gpu_is_not_to_use_is_named() {
+        let usual = CudaOptions::default();
+        assert_eq!(options(""), Ok(usual.clone()));
+        assert_eq!(options("no-graphs"), Ok(usual.clone().graphs(GraphUse::Off)));
+        let neither = usual.graphs(GraphUse::Off).tensor_cores(TensorCores::Off);
+        assert_eq!(options("no-tensor-cores, no-graphs"), Ok(neither));
+        assert!(options("graphs").unwrap_err().contains("PI_CUDA=graphs: expected no-graphs"));
+    }
 
     #[test]
     fn accelerators_are_chosen_by_name_and_number() {

@@ -41,8 +41,8 @@ pub struct PlacingFlags {
     pub allow_cpu: bool,
     #[command(flatten)]
     pub neurons: NeuronFlags,
-    /// When the accelerator fails in the middle of its work: error, or cpu: the CPU goes on from where it was, with the same
-    /// text [default: error]
+    /// When the accelerator fails, at its start or in the middle of its work: error, or cpu: the CPU goes on from where it was, with
+    /// the same text [default: error]
     #[arg(long, value_name = "error|cpu")]
     pub on_device_loss: Option<OnDeviceLoss>,
     /// Choose neurons anew, and replace what was kept of an earlier run
@@ -175,6 +175,11 @@ impl PlacingFlags {
                     say_once(&format!("--device {}: {why}; all of the model is on the CPU (--allow-cpu)", self.device));
                     Ok(None)
                 }
+                Err(why) if why.failed && self.on_device_loss == Some(OnDeviceLoss::Cpu) => {
+                    let all = "all of the model is on the CPU (--on-device-loss cpu)";
+                    say_once(&format!("--device {}: {why}; {all}", self.device));
+                    Ok(None)
+                }
                 Err(why) => Err(Failure::Work(format!(
                     "--device {}: {why} (--allow-cpu goes on with the CPU alone)",
                     self.device
@@ -182,7 +187,7 @@ impl PlacingFlags {
             },
             Accelerator::Auto => match Opened::cuda(0, self.vram_budget) {
                 Ok(opened) => Ok(Some(opened)),
-                Err(why) => self.without(Some(&why)),
+                Err(why) => self.without(Some(&why.to_string())),
             },
         }
     }

@@ -3,7 +3,8 @@
 //   * __syncthreads*, __shfl*_sync, __ballot_sync, __any/all_sync, __syncwarp are real barriers between fibers
 //   * divergent barriers, masks without the caller, reads from lanes outside the mask, exited lanes -> error text
 //   * lane order forward / reverse / random: a missing __syncthreads shows up as an order-dependent result
-// Not modelled: grid-wide sync, tensor cores, inline PTX, memory-order weakness, true interleaving inside a warp.
+//   * mma.m16n8k16 of F16 on all lanes of a warp, with sums in one order
+// Not modelled: grid-wide sync, what tensor cores round, inline PTX, memory-order weakness, true interleaving inside a warp.
 #pragma once
 #define PI_CUDA_EMU 1
 #include <atomic>
@@ -325,6 +326,37 @@ struct Worker {
                 v[i] += v[i + o];
         memcpy(&slots[0], &v[0], sizeof(float));
     }
+    // mma.m16n8k16 of F16 with sums of floats, over all lanes: each brings its fragments, laid out as PTX says: with
+    // g = lane / 4 and t = lane % 4, pairs of a are (row g, columns 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), pairs of
+    // b (rows 2t, column g), (2t + 8, g), and c is (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+    static constexpr int MMA = 9;
+    struct Fragments {
+        const uint32_t *a, *b;
+        float *c;
+    };
+    static void mma(const uint64_t *slots) {
+        float a[16][16], b[16][8];
+        auto half = [](uint32_t bits) { return __half2float(__half{(uint16_t)bits}); };
+        auto of = [slots](int lane) { return *(const Fragments *)slots[lane]; };
+        for (int lane = 0; lane < 32; ++lane) {
+            const Fragments f = of(lane);
+            const int g = lane / 4, t = lane % 4;
+            for (int i = 0; i < 4; ++i)
+                for (int k = 0; k < 2; ++k)
+                    a[g + 8 * (i % 2)][2 * t + 8 * (i / 2) + k] = half(f.a[i] >> (16 * k));
+            for (int i = 0; i < 2; ++i)
+                for (int k = 0; k < 2; ++k)
+                    b[2 * t + 8 * i + k][g] = half(f.b[i] >> (16 * k));
+        }
+        for (int lane = 0; lane < 32; ++lane) {
+            const Fragments f = of(lane);
+            for (int i = 0; i < 4; ++i) {
+                const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+                for (int k = 0; k < 16; ++k)
+                    f.c[i] = std::fmaf(a[row][k], b[k][column], f.c[i]);
+            }
+        }
+    }
     // all lanes of `mask` meet; each deposits `v`; returns the slots
     const uint64_t *collective(unsigned mask, int op, uint64_t v) {
         if (!(mask >> cur->lane & 1))
@@ -350,6 +382,8 @@ struct Worker {
         if (c->arrived == c->mask) {
             if (op == BUTTERFLY)
                 butterfly(s);
+            else if (op == MMA)
+                mma(s);
             c->arrived = 0;
             ++c->gen;
         } else {
@@ -660,6 +694,11 @@ static inline float butterfly_sum(float v) {
     const uint64_t *s = W().collective(0xffffffffu, Worker::BUTTERFLY, u);
     memcpy(&v, &s[0], sizeof v);
     return v;
+}
+// c += a · b, of a whole warp (Worker::mma).
+static inline void mma_m16n8k16(float *c, const uint32_t *a, const uint32_t *b) {
+    const Worker::Fragments f{a, b, c};
+    W().collective(0xffffffffu, Worker::MMA, (uint64_t)&f);
 }
 } // namespace cuemu
 static inline unsigned __ballot_sync(unsigned m, int p) {

@@ -7,7 +7,8 @@
 //      CUEMU_FAIL_AFTER=n (call n that touches a stream or memory fails, as do all that follow)
 //      CUEMU_FAIL_CODE (with what: default 719, CUDA_ERROR_LAUNCH_FAILED)
 //      CUEMU_NO_DEVICE=1 (cuInit -> CUDA_ERROR_NO_DEVICE), CUEMU_DRIVER=13000 (its version), CUEMU_CC=90 (compute
-//      capability), CUEMU_EAGER=1 (run at once), CUEMU_THREADS, CUEMU_ORDER=fwd|rev|rand
+//      capability), CUEMU_EAGER=1 (run at once), CUEMU_THREADS, CUEMU_ORDER=fwd|rev|rand, CUEMU_NO_GRAPHS=1|2|3 (what fails
+//      of a graph: the capture, making it, launching it)
 #include "cuda_emu.hpp"
 #include <chrono>
 #include <deque>
@@ -34,6 +35,7 @@ enum {
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILED = 719,
+    ILLEGAL_STATE = 401,
     NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900
 };
@@ -176,6 +178,17 @@ extern "C" __attribute__((visibility("default"))) void cuemu_set_memory(size_t b
     LOCK;
     memory = bytes;
 }
+// Which step of making and launching graphs fails (0: none): 1 capture, 2 instantiation, 3 launch.
+static int no_graphs = (int)env("CUEMU_NO_GRAPHS", 0);
+extern "C" __attribute__((visibility("default"))) void cuemu_refuse_graphs(int step) {
+    LOCK;
+    no_graphs = step;
+}
+// A stream that this thread captures: what would wait or allocate is refused meanwhile, as in CU_STREAM_CAPTURE_MODE_THREAD_LOCAL.
+static thread_local Stream *captured = nullptr;
+#define NOT_IN_CAPTURE                                                                                                 \
+    if (captured)                                                                                                      \
+        return CAPTURE_UNSUPPORTED;
 API cuInit(unsigned) { return env("CUEMU_NO_DEVICE", 0) ? NO_DEVICE : OK; }
 API cuDriverGetVersion(int *v) {
     *v = (int)env("CUEMU_DRIVER", 13000);
@@ -287,6 +300,7 @@ API cuCtxGetStreamPriorityRange(int *lo, int *hi) {
 }
 API cuCtxSynchronize() {
     ALIVE;
+    NOT_IN_CAPTURE;
     COUNT;
     int r = sticky;
     for (auto s : std::vector<Stream *>(streams.begin(), streams.end()))
@@ -302,6 +316,7 @@ API cuMemGetInfo_v2(size_t *f, size_t *t) {
 
 API cuMemAlloc_v2(dptr *p, size_t n) {
     ALIVE;
+    NOT_IN_CAPTURE;
     COUNT;
     if (n == 0)
         return INVALID_VALUE;
@@ -357,6 +372,7 @@ API cuMemFreeAsync(dptr p, void *s) {
 }
 API cuMemHostAlloc(void **p, size_t n, unsigned) {
     ALIVE;
+    NOT_IN_CAPTURE;
     COUNT;
     *p = aligned_alloc(4096, (n + 4095) & ~size_t(4095));
     if (!*p)
@@ -468,6 +484,7 @@ API cuStreamCreate(void **s, unsigned) {
 API cuStreamCreateWithPriority(void **s, unsigned f, int) { return cuStreamCreate(s, f); }
 API cuStreamSynchronize(void *s) {
     ALIVE;
+    NOT_IN_CAPTURE;
     COUNT;
     return run_until(S(s), S(s)->submitted);
 }
@@ -624,7 +641,7 @@ API cuFuncSetAttribute(void *f, int a, int v) {
 API cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned smem, void *s, void **params, void **) {
     ALIVE;
-    COUNT;
+    ++counted[S(s)->capturing ? "captured" : __func__]; // a kernel that is captured does not run
     auto f = (Func *)fn;
     if (!gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024 || gy > 65535 || gz > 65535 ||
         bz > 64 || (int)smem > f->max_dyn)
@@ -639,6 +656,8 @@ API cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
         const char *o = getenv("CUEMU_ORDER");
         cuemu::Options op;
         op.threads = (int)env("CUEMU_THREADS", 1);
+        static uint64_t launches = 0;
+        op.seed = ++launches;
         op.order = o && !strcmp(o, "rev")    ? cuemu::Order::Reverse
                    : o && !strcmp(o, "rand") ? cuemu::Order::Random
                                              : cuemu::Order::Forward;
@@ -647,14 +666,27 @@ API cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
     });
 }
 API cuStreamBeginCapture_v2(void *s, int) {
-    LOCK;
-    S(s)->capturing = true;
-    S(s)->cap.clear();
+    ALIVE;
+    COUNT;
+    if (no_graphs == 1)
+        return NOT_SUPPORTED;
+    if (captured || S(s)->capturing || S(s) == &null_stream)
+        return ILLEGAL_STATE;
+    captured = S(s);
+    captured->capturing = true;
+    captured->cap.clear();
     return OK;
 }
 API cuStreamEndCapture(void *s, void **g) {
     LOCK;
-    S(s)->capturing = false;
+    int gone = lost();
+    *g = nullptr;
+    if (!S(s)->capturing || captured != S(s))
+        return gone ? gone : ILLEGAL_STATE;
+    captured->capturing = false;
+    captured = nullptr;
+    if (gone)
+        return gone;
     *g = new Graph{std::move(S(s)->cap)};
     return OK;
 }
@@ -663,14 +695,24 @@ API cuStreamIsCapturing(void *s, int *st) {
     *st = S(s)->capturing;
     return OK;
 }
+static std::set<void *> executable; // graphs that are there
 API cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long) {
-    *e = new Graph(*(Graph *)g);
+    ALIVE;
+    COUNT;
+    if (no_graphs == 2)
+        return NOT_SUPPORTED;
+    executable.insert(*e = new Graph(*(Graph *)g));
     return OK;
 }
 API cuGraphLaunch(void *e, void *s) {
     ALIVE;
     COUNT;
+    if (no_graphs == 3)
+        return OUT_OF_MEMORY; // a graph that is launched first takes memory
+    if (!executable.count(e))
+        return fault(INVALID_VALUE, "launch of a graph that is not there");
     for (auto &o : ((Graph *)e)->ops) {
+        ++counted["replayed"];
         int r = push(S(s), o);
         if (r)
             return r;
@@ -679,10 +721,16 @@ API cuGraphLaunch(void *e, void *s) {
 }
 API cuGraphUpload(void *, void *) { return OK; }
 API cuGraphExecDestroy(void *e) {
+    LOCK;
+    COUNT;
+    if (!executable.erase(e))
+        return fault(INVALID_VALUE, "a graph is destroyed that is not there");
     delete (Graph *)e;
     return OK;
 }
 API cuGraphDestroy(void *g) {
+    LOCK;
+    COUNT;
     delete (Graph *)g;
     return OK;
 }

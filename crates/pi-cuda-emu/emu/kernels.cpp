@@ -4,6 +4,7 @@
 #include "norm.cu"
 #include "ffn.cu"
 #include "predictor.cu"
+#include "tensor.cu"
 #include "attention.cu"
 
 #define REGISTER(T)                                                                                                    \
@@ -16,6 +17,8 @@
     CUEMU_KERNEL(pi_tile_down_##T)                                                                                      \
     CUEMU_KERNEL(pi_marks_##T)
 FOR_TYPES(REGISTER)
+#define REGISTER_CODED(T) CUEMU_KERNEL(pi_tensor_linear_##T)
+FOR_CODED(REGISTER_CODED)
 CUEMU_KERNEL(pi_rms_norm)
 CUEMU_KERNEL(pi_layer_norm)
 CUEMU_KERNEL(pi_add)

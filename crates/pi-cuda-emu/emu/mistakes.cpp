@@ -47,3 +47,20 @@ extern "C" __global__ void emulated_sums(const float *x, float *y) {
     y[threadIdx.x] = v;
 }
 CUEMU_KERNEL(emulated_sums)
+
+// No mistake: c = a · b of a warp, with a: [16, 16], b: [8, 16] (columns are rows here), c: [16, 8], from and to where PTX says that lanes
+// have them.
+extern "C" __global__ void emulated_mma(const float *a, const float *b, float *c) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    auto pair = [](const float *p) { return __float2half_rn(p[0]).bits | (uint32_t)__float2half_rn(p[1]).bits << 16; };
+    uint32_t fa[4], fb[2];
+    for (int i = 0; i < 4; ++i)
+        fa[i] = pair(a + 16 * (g + 8 * (i % 2)) + 2 * t + 8 * (i / 2));
+    for (int i = 0; i < 2; ++i)
+        fb[i] = pair(b + 16 * g + 2 * t + 8 * i);
+    float sum[4] = {1, 1, 1, 1};
+    cuemu::mma_m16n8k16(sum, fa, fb);
+    for (int i = 0; i < 4; ++i)
+        c[8 * (g + 8 * (i / 2)) + 2 * t + i % 2] = sum[i];
+}
+CUEMU_KERNEL(emulated_mma)

@@ -11,6 +11,17 @@ pub struct Driver {
     library: Library,
 }
 
+/// What a driver does with a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphStep {
+    /// Recording kernels.
+    Capture,
+    /// Making a graph of what was recorded.
+    Instantiate,
+    /// Launching it.
+    Launch,
+}
+
 /// The library, where it was built.
 const PATH: Option<&str> = option_env!("PI_CUDA_EMU_DRIVER");
 
@@ -60,7 +71,7 @@ pub fn driver_folder() -> Result<Option<&'static Path>, Failure> {
 }
 
 /// How often a function of the emulated driver was called in this process, for functions that wait, copy, allocate, load or launch;
-/// `pageable` are copies for which a driver makes the host wait, because its memory is not pinned. `None` on a GPU.
+/// `captured` are kernels that were recorded for a graph, `replayed` those that were launched by one; `pageable` are copies for which a driver makes the host wait, because its memory is not pinned. `None` on a GPU.
 pub fn driver_calls(function: &str) -> Option<u64> {
     let (driver, name) = (driver().ok().flatten()?, std::ffi::CString::new(function).ok()?);
     let called = driver.function::<unsafe extern "C" fn(*const std::ffi::c_char) -> u64>(b"cuemu_called")?;
@@ -90,6 +101,20 @@ impl Driver {
         if let Some(set) = self.function::<unsafe extern "C" fn(usize)>(b"cuemu_set_memory") {
             // SAFETY: as above.
             unsafe { set(bytes) }
+        }
+    }
+
+    /// A step of making and launching graphs fails from now on, as on a driver that has none. `None`: none does.
+    pub fn refuse_graphs(&self, step: Option<GraphStep>) {
+        if let Some(set) = self.function::<unsafe extern "C" fn(i32)>(b"cuemu_refuse_graphs") {
+            let step = match step {
+                None => 0,
+                Some(GraphStep::Capture) => 1,
+                Some(GraphStep::Instantiate) => 2,
+                Some(GraphStep::Launch) => 3,
+            };
+            // SAFETY: as above.
+            unsafe { set(step) }
         }
     }
 

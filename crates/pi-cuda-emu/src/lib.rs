@@ -2,14 +2,15 @@
 //!
 //! Every CUDA thread is a fiber; barriers and warp operations are real meeting points, and divergence, lanes that left, writes
 //! past shared memory and reads of what nobody wrote are reported. Lanes run forward, in reverse or in random order, so that a
-//! missing barrier shows. There are no tensor cores, no weak memory order, and no speed.
+//! missing barrier shows. Tensor cores multiply matrices of F16 with sums of floats, whose roundings are not those of any chip. There is no weak
+//! memory order, and no speed.
 //!
 //! It needs Linux and a C++20 compiler; without them [`launch`] reports [`Absent`](Failure::Absent).
 #![cfg_attr(emulated, allow(unsafe_code))]
 
 mod driver;
 
-pub use driver::{Driver, driver, driver_calls, driver_folder, use_driver};
+pub use driver::{Driver, GraphStep, driver, driver_calls, driver_folder, use_driver};
 
 use std::fmt;
 

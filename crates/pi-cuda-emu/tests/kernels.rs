@@ -223,3 +223,78 @@ fn a_sum_in_one_meeting_has_the_bits_of_five_shuffles() {
         }
     }
 }
+
+#[test]
+fn the_emulated_tensor_core_multiplies_matrices() {
+    let mut rng = Random(7);
+    // exact in F16, and so are all sums
+    let mut whole = |n| -> Vec<f32> { (0..n).map(|_| rng.below(33) as f32 - 16.0).collect() };
+    let (a, b) = (whole(16 * 16), whole(8 * 16));
+    let args = [Arg::Numbers(Some(&a)), Arg::Numbers(Some(&b)), Arg::Out(0)];
+    for got in run("emulated_mma", [1; 3], 32, &[0.0; 16 * 8], &args) {
+        for (at, got) in got.iter().enumerate() {
+            let products = a[16 * (at / 8)..][..16].iter().zip(&b[16 * (at % 8)..][..16]);
+            assert_eq!(*got, 1.0 + products.map(|(a, b)| a * b).sum::<f32>(), "row {}, column {}", at / 8, at % 8);
+        }
+    }
+}
+
+/// Sizes of inputs that F16 has no numbers for, and rows of tokens that differ in size.
+#[test]
+fn tensor_cores_multiply_every_coded_type_as_floats_do() {
+    let mut rng = Random(8);
+    let mut worst = 0.0f64;
+    for ty in QuantType::ALL.into_iter().filter(|ty| !matches!(ty, QuantType::F32 | QuantType::BF16)) {
+        let widths = match ty.info().block_len {
+            1 => vec![33, 100],
+            n => vec![n, 3 * n],
+        };
+        for (cols, (rows, tokens)) in widths.into_iter().zip([(70, 17), (5, 80)]) {
+            let (bytes, w) = matrix(ty, rows, cols, &mut rng);
+            let sizes = [1.0, 1e-3, 3e7, 1e-30];
+            let mut x = numbers(&mut rng, tokens * cols);
+            x.iter_mut().enumerate().for_each(|(i, v)| *v *= sizes[i / cols % 4] * if i % 7 == 0 { 1e-4 } else { 1.0 });
+            let (bias, before) = (numbers(&mut rng, rows), numbers(&mut rng, tokens * rows));
+            for (bias, add) in [(None, 0), (Some(&bias), 1)] {
+                let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(bias.map(|b| &b[..]))];
+                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Out(0)];
+                let grid = [rows.div_ceil(64) as u32, tokens.div_ceil(64) as u32, 1];
+                let args = [&weights[..], &sizes].concat();
+                for got in run(&format!("pi_tensor_linear_{ty}"), grid, 256, &before, &args) {
+                    for (t, r) in (0..tokens).flat_map(|t| (0..rows).map(move |r| (t, r))) {
+                        let products = w[r * cols..][..cols].iter().zip(&x[t * cols..][..cols]);
+                        let products = products.map(|(w, x)| f64::from(*w) * f64::from(*x));
+                        let others =
+                            [f64::from(bias.map_or(0.0, |b| b[r])), f64::from(add) * f64::from(before[t * rows + r])];
+                        let all: Vec<f64> = products.chain(others).collect();
+                        let (want, size) = (all.iter().sum::<f64>(), all.iter().map(|v| v.abs()).sum::<f64>());
+                        let off = (f64::from(got[t * rows + r]) - want).abs() / size;
+                        worst = worst.max(off);
+                        // as much as of floats
+                        assert!(
+                            off <= 2e-6,
+                            "{ty}, {rows} x {cols}, token {t} of {tokens}, row {r}: {off} of its size"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    println!("at most {worst:e} of the sizes of all summands off");
+}
+
+#[test]
+fn what_is_not_finite_is_not_hidden_by_tensor_cores() {
+    let mut rng = Random(9);
+    let (rows, cols, tokens) = (3, 64, 16);
+    let (bytes, _) = matrix(QuantType::Q8_0, rows, cols, &mut rng);
+    let mut x = numbers(&mut rng, tokens * cols);
+    (x[5 * cols + 7], x[9 * cols + 40]) = (f32::NAN, f32::INFINITY);
+    let args = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(None)];
+    let args = [&args[..], &[int(rows), int(cols), int(tokens), Arg::Int(0), Arg::Out(0)]].concat();
+    for got in run("pi_tensor_linear_Q8_0", [1; 3], 256, &vec![0.0; rows * tokens], &args) {
+        for (t, row) in got.chunks(rows).enumerate() {
+            assert_eq!(row.iter().all(|v| v.is_finite()), t != 5 && t != 9, "token {t}: {row:?}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use crate::{
     Error, Result, Session, SessionOptions,
     arch::{self, Architecture},
     config::ModelConfig,
-    fallback::{Fallback, OnDeviceLoss},
+    fallback::{self, Fallback, OnDeviceLoss},
     layer::Layer,
     load::{self, LoadOptions},
     model::Model,
@@ -329,7 +329,7 @@ impl EngineBuilder {
             plan.check(&config)?;
         }
         // of what nothing is planned for nothing is taken
-        let accelerator = self.accelerator.filter(|(_, plan)| plan.uses_accelerator());
+        let mut accelerator = self.accelerator.filter(|(_, plan)| plan.uses_accelerator());
         let options = LoadOptions {
             device: &device,
             accelerator: accelerator.as_ref().map(|(device, plan)| (device, plan)),
@@ -341,9 +341,18 @@ impl EngineBuilder {
             check: self.check,
         };
         let keeping = Keeping::new(source);
-        let falls_back = accelerator.is_some() && self.on_device_loss == OnDeviceLoss::Cpu;
+        let mut falls_back = accelerator.is_some() && self.on_device_loss == OnDeviceLoss::Cpu;
         let asked = if falls_back { &keeping as &dyn WeightSource } else { source };
-        let model = load::load(asked, arch, &config, &options)?;
+        let model = match (load::load(asked, arch, &config, &options), &accelerator) {
+            (Err(e), Some((lost, _))) if falls_back && fallback::is_lost(&**lost) => {
+                warnings.push(format!("all of the model is on the CPU, as the accelerator was lost: {e}"));
+                let options = LoadOptions { accelerator: None, streaming: None, ..options };
+                let model = load::load(source, arch, &config, &options)?;
+                (falls_back, accelerator) = (false, None);
+                model
+            }
+            (loaded, _) => loaded?,
+        };
         let fallback = falls_back.then(|| Fallback {
             source: Arc::new(keeping.kept()),
             sparsity: self.sparsity,

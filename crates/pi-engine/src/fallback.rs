@@ -7,17 +7,17 @@ use crate::{
     predictors,
     source::Kept,
 };
-use pi_core::{KvTypes, Predictor};
+use pi_core::{Device, KvTypes, Predictor};
 use std::{
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What a session does when the accelerator fails in the middle of a step.
+/// What is done when the accelerator fails: while a model is loaded onto it, when a session is opened, or in the middle of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnDeviceLoss {
-    /// The step fails; the sequences are as they were before it.
+    /// What was asked for fails; sequences are as they were before.
     #[default]
     Error,
     /// The session goes on with the CPU alone: what the device knew of its sequences is computed again from their tokens, then
@@ -64,7 +64,24 @@ impl Fallback {
     }
 }
 
+/// Whether a device, of which something failed, was lost. It is asked, as errors of loading name tensors, and one without the room that
+/// was asked for is not lost.
+pub(crate) fn is_lost(device: &dyn Device) -> bool {
+    device.hidden(1, 1).is_err_and(|e| !e.to_string().contains("no memory for"))
+}
+
 impl Inner {
+    /// The engine that is to open a session after `error`, if that says that the accelerator was lost, and what it said.
+    ///
+    /// # Errors
+    /// `error`, if it says something else; as loading.
+    pub(crate) fn lost_before(&self, error: Error) -> Result<(Engine, Arc<str>)> {
+        if !self.is_loss(&error) || !is_lost(&*self.device) {
+            return Err(error);
+        }
+        self.lose(&error)?.ok_or(error)
+    }
+
     /// Whether an error says that the accelerator failed.
     pub(crate) fn is_loss(&self, error: &Error) -> bool {
         let Error::Core(pi_core::Error::Device { device, .. }) = error else { return false };

@@ -129,10 +129,15 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(engine: Engine, options: &SessionOptions) -> Result<Self> {
-        match engine.inner.after_loss() {
-            Some((engine, loss)) => Ok(Self { loss: Some(loss), ..Self::open(engine, options)? }),
-            None => Self::open(engine, options),
-        }
+        let inner = engine.inner.clone();
+        let (engine, loss) = match inner.after_loss() {
+            Some(lost) => lost,
+            None => match Self::open(engine, options) {
+                Ok(session) => return Ok(session),
+                Err(e) => inner.lost_before(e)?,
+            },
+        };
+        Ok(Self { loss: Some(loss), ..Self::open(engine, options)? })
     }
 
     fn open(engine: Engine, options: &SessionOptions) -> Result<Self> {

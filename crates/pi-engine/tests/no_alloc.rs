@@ -1,53 +1,17 @@
 //! A decoded token allocates nothing: no operator, no sampler, no pool asks for memory once everything is warm.
-#![allow(unsafe_code)] // a global allocator that counts
 
 #[path = "engine/common/mod.rs"]
 mod common;
+#[path = "engine/common/counting.rs"]
+mod counting;
 
 use common::{exact, ids, load, predicted_models, predicting, with_isa};
+use counting::requests;
 use pi_core::{KvType, QuantType};
 use pi_engine::{GenerateOptions, Sampler, SamplingParams, SessionOptions, Sink, Sparsity, StepToken, sampler::Chain};
 use pi_sparse_cpu::Isa;
 use pi_testkit::TinyModel;
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    ops::ControlFlow,
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
-};
-
-/// The system's allocator, counting requests of all threads.
-struct Counting;
-
-static REQUESTS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged; its caller keeps the trait's rules.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        REQUESTS.fetch_add(1, SeqCst);
-        // SAFETY: passed on as it came.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        REQUESTS.fetch_add(1, SeqCst);
-        // SAFETY: passed on as it came.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        REQUESTS.fetch_add(1, SeqCst);
-        // SAFETY: passed on as it came.
-        unsafe { System.realloc(old, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        // SAFETY: passed on as it came.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use std::ops::ControlFlow;
 
 fn samplers() -> Vec<SamplingParams> {
     let sampled = SamplingParams { seed: Some(1), ..SamplingParams::default() };
@@ -61,7 +25,7 @@ fn samplers() -> Vec<SamplingParams> {
 // One test, because the counter counts for all threads of the process.
 #[test]
 fn decoding_and_sampling_allocate_nothing_per_token() {
-    assert!(REQUESTS.load(SeqCst) > 0, "the counter counts");
+    assert!(requests() > 0, "the counter counts");
     for ty in [QuantType::F32, QuantType::Q4_0, QuantType::Q4_1, QuantType::Q4_K] {
         let file = TinyModel { layers: 1, gate_shift: -0.5, ..TinyModel::wide(ty) }.file();
         for isa in Isa::available() {
@@ -84,9 +48,9 @@ fn decoding_and_sampling_allocate_nothing_per_token() {
                         }
                     };
                     decode(3);
-                    let before = REQUESTS.load(SeqCst);
+                    let before = requests();
                     decode(20);
-                    let requests = REQUESTS.load(SeqCst) - before;
+                    let requests = requests() - before;
                     assert_eq!(requests, 0, "{what}: {requests} requests for memory in 20 tokens");
                 }
             }
@@ -110,9 +74,9 @@ fn families() {
                     (0..n).for_each(|token| s.step(&[StepToken { token, seq: 0, logits: true }]).expect("a step"));
                 };
                 decode(3);
-                let before = REQUESTS.load(SeqCst);
+                let before = requests();
                 decode(20);
-                let requests = REQUESTS.load(SeqCst) - before;
+                let requests = requests() - before;
                 assert_eq!(requests, 0, "{name}, {ty}, {isa}: {requests} requests for memory in 20 tokens");
             }
         }
@@ -145,7 +109,7 @@ impl Sink for Watch<'_> {
     }
 
     fn proceed(&mut self) -> ControlFlow<()> {
-        self.0.push(REQUESTS.load(SeqCst));
+        self.0.push(requests());
         ControlFlow::Continue(())
     }
 }
@@ -157,11 +121,11 @@ fn several_sequences() {
     let mut s = engine.session(&options).expect("a session");
     let step = [0, 1, 2].map(|seq| StepToken { token: 5 + seq, seq, logits: true });
     s.step(&step).expect("a step");
-    let before = REQUESTS.load(SeqCst);
+    let before = requests();
     for _ in 0..20 {
         s.step(&step).expect("a step");
         s.truncate(1, 1);
         let _ = s.logits(2).expect("logits");
     }
-    assert_eq!(REQUESTS.load(SeqCst) - before, 0, "steps of three sequences");
+    assert_eq!(requests() - before, 0, "steps of three sequences");
 }

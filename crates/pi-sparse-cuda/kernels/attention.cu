@@ -18,16 +18,6 @@ extern "C" __global__ void pi_rope(float *x, const float *table, int tokens, int
     h[j] = a * s + b * c;
 }
 
-__device__ __forceinline__ u16 half_of(float v) {
-#ifdef PI_CUDA_EMU
-    return __float2half_rn(v).bits;
-#else
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    return bits;
-#endif
-}
-
 // Stores: a lane's numbers of a head of `n`, into a row at `to`.
 struct KeepF32 : F32 {
     static __device__ __forceinline__ void put(const float *x, int n, u8 *to, int lane) {

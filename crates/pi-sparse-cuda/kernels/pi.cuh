@@ -30,6 +30,17 @@ __device__ __forceinline__ float half_bits(u16 bits) {
 #endif
 }
 
+// The bits of the nearest half-precision number.
+__device__ __forceinline__ u16 half_of(float v) {
+#ifdef PI_CUDA_EMU
+    return __float2half_rn(v).bits;
+#else
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    return bits;
+#endif
+}
+
 // Two bytes at any even address, little endian as all devices are. Rows of blocks are aligned to two bytes, not to
 // more.
 __device__ __forceinline__ u32 two(const u8 *p) { return *reinterpret_cast<const u16 *>(p); }

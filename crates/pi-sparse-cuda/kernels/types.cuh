@@ -1,6 +1,8 @@
 // How weights of each type are laid out. A type says how many numbers (LEN) and bytes (BYTES) a block has, and gives
 // numbers 8 e … 8 e + 7 of a block, exactly as the CPU's reference decodes them: a lane takes eight neighbours, so that
 // the block's scale is read once for them. The tables of bytes are in pi-core, `quant/`.
+//
+// Where they go, `V`, is an array of floats, or what wants codes and scales apart (`codes.cuh`).
 #pragma once
 #include "pi.cuh"
 
@@ -15,17 +17,24 @@ struct F32 {
     }
 };
 
+// Eight numbers of two bytes each.
+template <class T>
+__device__ __forceinline__ void numbers(const u32 *w, float *v) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        v[i] = T::number(i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffffu);
+}
+
 // Floats of two bytes; `T` says what their bits mean.
 template <class T>
 struct TwoBytes {
     static const int LEN = 8, BYTES = 16;
     static __device__ __forceinline__ float one(const u8 *row, int i) { return T::number(two(row + 2 * (i64)i)); }
-    static __device__ __forceinline__ void eight(const u8 *b, int, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int, V v) {
         u32 w[4];
         sixteen(b, w);
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            v[i] = T::number(i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffffu);
+        numbers<T>(w, v);
     }
 };
 
@@ -74,7 +83,8 @@ __device__ __forceinline__ void shifted(const u32 *words, float d, float m, floa
 
 struct Q4_0 : Blocks {
     static const int LEN = 32, BYTES = 18;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         nibbles(b + 2, e, w);
         scaled(w, 8.0f, half_at(b), v);
@@ -83,7 +93,8 @@ struct Q4_0 : Blocks {
 
 struct Q4_1 : Blocks {
     static const int LEN = 32, BYTES = 20;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         nibbles(b + 4, e, w);
         shifted(w, half_at(b), half_at(b + 2), v);
@@ -92,7 +103,8 @@ struct Q4_1 : Blocks {
 
 struct Q5_0 : Blocks {
     static const int LEN = 32, BYTES = 22;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         nibbles(b + 6, e, w);
         fifth_bits(four(b + 2) >> (8 * e), w);
@@ -102,7 +114,8 @@ struct Q5_0 : Blocks {
 
 struct Q5_1 : Blocks {
     static const int LEN = 32, BYTES = 24;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         nibbles(b + 8, e, w);
         fifth_bits(four(b + 4) >> (8 * e), w);
@@ -112,7 +125,8 @@ struct Q5_1 : Blocks {
 
 struct Q8_0 : Blocks {
     static const int LEN = 32, BYTES = 34;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         const u32 w[2] = {four(b + 2 + 8 * e), four(b + 6 + 8 * e)};
         scaled(w, 0.0f, half_at(b), v);
     }
@@ -120,7 +134,8 @@ struct Q8_0 : Blocks {
 
 struct Q8_1 : Blocks {
     static const int LEN = 32, BYTES = 36;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         const u32 w[2] = {four(b + 4 + 8 * e), four(b + 8 + 8 * e)};
         scaled(w, 0.0f, half_at(b), v);
     }
@@ -151,13 +166,15 @@ __device__ __forceinline__ void high_bits(const u8 *q, int e, int to, u32 *words
 }
 
 // `scale · code − min`, rounded once.
-__device__ __forceinline__ void lowered(const u32 *words, float scale, float min, float *v) {
+template <class V>
+__device__ __forceinline__ void lowered(const u32 *words, float scale, float min, V v) {
     shifted(words, scale, -min, v);
 }
 
 struct Q2_K : Blocks {
     static const int LEN = 256, BYTES = 84;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         pairs_of_bits(b + 16, e, w);
         const u32 s = b[e / 2];
@@ -167,7 +184,8 @@ struct Q2_K : Blocks {
 
 struct Q3_K : Blocks {
     static const int LEN = 256, BYTES = 110;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         pairs_of_bits(b + 32, e, w);
         high_bits(b, e, 2, w);
@@ -194,7 +212,8 @@ __device__ __forceinline__ void group(const u8 *b, int i, float *scale, float *m
 
 struct Q4_K : Blocks {
     static const int LEN = 256, BYTES = 144;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         halves(b + 16, e, w);
         float scale, min;
@@ -205,7 +224,8 @@ struct Q4_K : Blocks {
 
 struct Q5_K : Blocks {
     static const int LEN = 256, BYTES = 176;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         halves(b + 48, e, w);
         high_bits(b + 16, e, 4, w);
@@ -217,7 +237,8 @@ struct Q5_K : Blocks {
 
 struct Q6_K : Blocks {
     static const int LEN = 256, BYTES = 210;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 high[2], w[2];
         pairs_of_bits(b + 128, e, high);
         // of each 128 numbers, 64 bytes hold the first 64 in their lower and the others in their upper nibbles
@@ -231,7 +252,8 @@ struct Q6_K : Blocks {
 
 struct Q8_K : Blocks {
     static const int LEN = 256, BYTES = 292;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         const u32 w[2] = {four(b + 4 + 8 * e), four(b + 8 + 8 * e)};
         scaled(w, 0.0f, __uint_as_float(four(b)), v);
     }
@@ -252,7 +274,8 @@ __device__ __forceinline__ void valued(const u32 *words, float d, float *v) {
 
 struct IQ4_NL : Blocks {
     static const int LEN = 32, BYTES = 18;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         nibbles(b + 2, e, w);
         valued(w, half_at(b), v);
@@ -261,7 +284,8 @@ struct IQ4_NL : Blocks {
 
 struct IQ4_XS : Blocks {
     static const int LEN = 256, BYTES = 136;
-    static __device__ __forceinline__ void eight(const u8 *b, int e, float *v) {
+    template <class V>
+    static __device__ __forceinline__ void eight(const u8 *b, int e, V v) {
         u32 w[2];
         const int i = e / 4;
         nibbles(b + 8 + 16 * i, e % 4, w);

@@ -55,13 +55,15 @@ impl<T: Number> Array<T> {
     pub(crate) fn overwrite(&mut self) -> Result<sys::CUdeviceptr> {
         self.begun = None;
         if std::mem::take(&mut self.read) {
-            self.done.before(&self.gpu.stream).map_err(|e| self.gpu.error(e))?;
+            self.done.before(self.gpu.stream()?).map_err(|e| self.gpu.error(e))?;
         }
         Ok(self.address())
     }
 
     /// The host waits for the last copy.
     fn settle(&mut self) -> Result<()> {
+        // the device computes what there is to compute while the host waits
+        self.gpu.queue.flush().map_err(|e| self.gpu.error(e))?;
         self.done.wait().map_err(|e| self.gpu.error(e))?;
         self.read = false;
         Ok(())
@@ -83,16 +85,16 @@ impl<T: Number> Mirror<T> for Array<T> {
         gpu.context.bind_to_thread().map_err(failed)?;
         let staging = &mut self.staging.slice_mut()[..from.len()];
         staging.copy_from_slice(from);
+        let stream = gpu.stream()?;
         // SAFETY: both are as long as `from` at least; `settle` keeps `staging` from being written before the copy is done.
-        unsafe { result::memcpy_htod_async(gpu.address(&self.data), staging, gpu.stream.cu_stream()) }
-            .map_err(failed)?;
-        self.done.record(&gpu.stream).map_err(failed)
+        unsafe { result::memcpy_htod_async(gpu.address(&self.data), staging, stream.cu_stream()) }.map_err(failed)?;
+        self.done.record(stream).map_err(failed)
     }
 
     fn begin_download(&mut self, len: usize) -> Result<()> {
         let gpu = self.gpu.clone();
         let failed = |e| gpu.error(e);
-        self.ready.record(&gpu.stream).map_err(failed)?;
+        self.ready.record(gpu.stream()?).map_err(failed)?;
         gpu.downloads.wait(&self.ready).map_err(failed)?;
         let staging = &mut self.staging.slice_mut()[..len];
         // SAFETY: both are `len` long at least. Nobody reads `staging` before `settle`, copies to it are queued in order, an upload
@@ -160,7 +162,7 @@ mod tests {
         let numbers = gpu.upload(&[1.0f32, 2.0]).unwrap();
         let to = array.overwrite().unwrap();
         // SAFETY: both have two numbers.
-        unsafe { result::memcpy_dtod_async(to, gpu.address(&numbers), 8, gpu.stream.cu_stream()) }.unwrap();
+        unsafe { result::memcpy_dtod_async(to, gpu.address(&numbers), 8, gpu.stream().unwrap().cu_stream()) }.unwrap();
         array.begin_download(2).unwrap();
         // the mistake: reading where it will arrive
         assert!(array.staging.slice().iter().all(|v| v.is_nan()), "nobody waited, and yet the numbers are there");
@@ -178,7 +180,7 @@ mod tests {
         let to = array.overwrite().unwrap();
         let one = gpu.upload(&[7.0f32, 8.0]).unwrap();
         // SAFETY: both have two numbers.
-        unsafe { result::memcpy_dtod_async(to, gpu.address(&one), 8, gpu.stream.cu_stream()) }.unwrap();
+        unsafe { result::memcpy_dtod_async(to, gpu.address(&one), 8, gpu.stream().unwrap().cu_stream()) }.unwrap();
         let mut got = [0.0; 2];
         array.download(&mut got).unwrap();
         assert_eq!(got, [7.0, 8.0]);

@@ -174,7 +174,7 @@ impl Drop for Run {
     fn drop(&mut self) {
         if let Store::Host { .. } = self.keys {
             // kernels may still use memory that is not freed in the order of their queue
-            let _ = self.op.gpu.stream.synchronize();
+            let _ = self.op.gpu.stream().map(|stream| stream.synchronize());
         }
     }
 }

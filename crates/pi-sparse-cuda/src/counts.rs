@@ -58,7 +58,7 @@ impl Pair {
             None => {
                 chunks.push(Chunk {
                     // a few KiB of what the runtime takes, as it is there for all sessions
-                    device: Memory::uncounted(&gpu.stream, 2 * PAIRS).map_err(failed)?,
+                    device: Memory::uncounted(&gpu.queue, gpu.queue.as_it_is(), 2 * PAIRS).map_err(failed)?,
                     host: Pinned::new(&gpu.context, 2 * PAIRS).map_err(failed)?,
                     done: Done::new(&gpu.context).map_err(failed)?,
                     free: (0..PAIRS).rev().collect(),
@@ -73,7 +73,7 @@ impl Pair {
         let pair = Self { gpu: gpu.clone(), chunk, index, address };
         drop(chunks);
         // SAFETY: sixteen bytes of this chunk that nobody else has.
-        unsafe { result::memset_d8_async(address, 0, 16, gpu.stream.cu_stream()) }.map_err(failed)?;
+        unsafe { result::memset_d8_async(address, 0, 16, gpu.stream()?.cu_stream()) }.map_err(failed)?;
         pair.launched();
         Ok(pair)
     }
@@ -96,10 +96,10 @@ impl Pair {
         if chunk.seen != Some(launched) {
             chunk.done.wait()?;
             gpu.context.bind_to_thread()?;
-            let from = gpu.address(&chunk.device);
+            let (from, stream) = (gpu.address(&chunk.device), gpu.queue.stream()?);
             // SAFETY: both have as many numbers; `done` is waited for before they are read or written again.
-            unsafe { result::memcpy_dtoh_async(chunk.host.slice_mut(), from, gpu.stream.cu_stream()) }?;
-            chunk.done.record(&gpu.stream)?;
+            unsafe { result::memcpy_dtoh_async(chunk.host.slice_mut(), from, stream.cu_stream()) }?;
+            chunk.done.record(stream)?;
             chunk.done.wait()?;
             chunk.seen = Some(launched);
         }

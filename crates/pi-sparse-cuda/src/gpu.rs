@@ -2,41 +2,38 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    CudaOptions, Unavailable,
+    CudaOptions, GraphUse, TensorCores, Unavailable,
     counts::Counts,
     error::Code,
-    memory::{Counter, CudaFootprint, Memory},
+    memory::{CudaFootprint, Memory},
     modules::{Missing, Modules},
     pinned::Number,
     probe,
+    queue::{ARGUMENTS, Queue},
     shared::Shared,
     upload::Uploads,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaStream, DevicePtr, DriverError, LaunchConfig, result,
+    CudaContext, CudaFunction, CudaStream, DevicePtr, DriverError, LaunchConfig,
     sys::{CUdeviceptr, CUresult},
 };
 use pi_core::{DeviceInfo, Error, Result};
 use std::{
-    ffi::c_void,
-    fmt, ptr,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Most arguments of a kernel.
-const ARGUMENTS: usize = 16;
-
-/// An open device. Everything that computes is queued in one order on [`stream`](Self::stream); copies to the host that may overtake what
+/// An open device. Everything that computes is queued in one order on [`queue`](Self::queue); copies to the host that may overtake what
 /// was queued later go by [`downloads`](Self::downloads), and weights come by a queue of their own.
 pub(crate) struct Gpu {
     pub name: String,
     pub info: DeviceInfo,
     pub context: Arc<CudaContext>,
-    pub stream: Arc<CudaStream>,
+    pub queue: Arc<Queue>,
     pub downloads: Arc<CudaStream>,
     pub options: CudaOptions,
-    /// What is allocated.
-    pub taken: Arc<Counter>,
+    /// Whether kernels for them are used.
+    pub tensor_cores: bool,
     pub footprint: CudaFootprint,
     pub(crate) uploads: Uploads,
     pub(crate) counts: Counts,
@@ -50,19 +47,24 @@ impl Gpu {
         let context = probe::context(ordinal)?;
         // SAFETY: no array is used by two queues without an event of our own between them (`array.rs`, `upload.rs`).
         unsafe { context.disable_event_tracking() };
+        let graphs = match options.graphs {
+            GraphUse::Auto => probe::graphs().map(|()| true),
+            GraphUse::Off => Ok(false),
+        };
+        let capability = context.compute_capability().map_err(failed)?;
         let (free, total) = context.mem_get_info().map_err(failed)?;
         Ok(Arc::new(Self {
             name: format!("cuda:{ordinal}"),
             info: probe::describe(ordinal)?,
-            taken: Arc::default(),
             footprint: CudaFootprint::new(free as u64, total as u64, options.kv),
-            stream: context.new_stream().map_err(failed)?,
+            queue: Queue::new(&context, graphs).map_err(failed)?,
             downloads: context.new_stream().map_err(failed)?,
             uploads: Uploads::new(&context).map_err(failed)?,
             counts: Counts::default(),
             shared: Mutex::default(),
             modules: Mutex::new(Modules::new(options.kernels)?),
             options: options.clone(),
+            tensor_cores: options.tensor_cores == TensorCores::Auto && capability >= (7, 5),
             context,
         }))
     }
@@ -89,50 +91,55 @@ impl Gpu {
         })
     }
 
-    /// Queues a kernel.
+    /// Launches a kernel.
     ///
     /// # Safety
     /// Arguments must be those of the kernel, and it must stay within its arrays.
     pub(crate) unsafe fn launch(&self, kernel: &CudaFunction, size: LaunchConfig, args: &[Arg]) -> Result<()> {
-        let mut pointers = [ptr::null_mut::<c_void>(); ARGUMENTS];
-        let Some(pointers) = pointers.get_mut(..args.len()) else {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_for(kernel, size, args, false) }
+    }
+
+    /// The same for many tokens: a kernel that takes longer than launching it.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    pub(crate) unsafe fn launch_long(&self, kernel: &CudaFunction, size: LaunchConfig, args: &[Arg]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_for(kernel, size, args, true) }
+    }
+
+    unsafe fn launch_for(&self, kernel: &CudaFunction, size: LaunchConfig, args: &[Arg], long: bool) -> Result<()> {
+        let mut words = [0; ARGUMENTS];
+        let Some(words) = words.get_mut(..args.len()) else {
             return Err(Error::Limit { what: "arguments of a kernel".into(), limit: ARGUMENTS, got: args.len() });
         };
-        for (pointer, arg) in pointers.iter_mut().zip(args) {
-            *pointer = match arg {
-                Arg::At(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::Int(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::Long(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::Float(v) => ptr::from_ref(v).cast_mut().cast(),
-            };
-        }
-        let failed = |e| self.error(e);
-        self.context.bind_to_thread().map_err(failed)?;
-        let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = size;
-        // SAFETY: the caller's promise; arguments are copied by the call.
-        unsafe {
-            result::launch_kernel(
-                kernel.cu_function(),
-                grid_dim,
-                block_dim,
-                shared_mem_bytes,
-                self.stream.cu_stream(),
-                pointers,
-            )
-        }
-        .map_err(failed)
+        words.iter_mut().zip(args).for_each(|(word, arg)| *word = arg.word());
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.launch(kernel, size, words, long) }.map_err(|e| self.error(e))
+    }
+
+    /// The driver's queue of kernels, after what was launched, for whoever queues something else or waits.
+    pub(crate) fn stream(&self) -> Result<&Arc<CudaStream>> {
+        self.queue.stream().map_err(|e| self.error(e))
     }
 
     /// Room in the device's memory for `n` elements of a run, or an error that says how many bytes that is. Contents are undefined.
     pub(crate) fn scratch<T: Number>(&self, n: [usize; 2]) -> Result<Memory<T>> {
         let n = n[0].checked_mul(n[1]).ok_or_else(|| self.no_memory(usize::MAX))?;
-        self.room(&self.stream, n)
+        self.room(self.queue.as_it_is(), n)
     }
 
     /// Room for `n` elements that is there for what is queued on `queue` from now on, and freed in the order of kernels.
     pub(crate) fn room<T: Number>(&self, queue: &CudaStream, n: usize) -> Result<Memory<T>> {
         let bytes = n.max(1).saturating_mul(size_of::<T>());
-        Memory::new(&self.stream, queue, &self.taken, n).map_err(|e| self.full(e, bytes))
+        let new = || Memory::new(&self.queue, queue, n);
+        let made = new().or_else(|e| match e.0 {
+            // graphs are worth less than what is to be computed
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY if self.queue.forget() => new(),
+            _ => Err(e),
+        });
+        made.map_err(|e| self.full(e, bytes))
     }
 
     /// The error of an allocation.
@@ -143,7 +150,7 @@ impl Gpu {
     /// Where an array is.
     pub(crate) fn address<T>(&self, array: &Memory<T>) -> CUdeviceptr {
         // without tracking of events, the guard does nothing
-        array.device_ptr(&self.stream).0
+        array.device_ptr(self.queue.as_it_is()).0
     }
 
     /// The same as an argument; null if there is no array.
@@ -206,6 +213,30 @@ pub(crate) enum Arg {
     Int(i32),
     Long(i64),
     Float(f32),
+}
+
+impl Arg {
+    /// Its bytes at the beginning of a word, where the driver reads them.
+    fn word(self) -> u64 {
+        let four = |bytes: [u8; 4]| {
+            let mut word = [0; 8];
+            word[..4].copy_from_slice(&bytes);
+            u64::from_ne_bytes(word)
+        };
+        match self {
+            Self::At(v) => v,
+            Self::Long(v) => v as u64,
+            Self::Int(v) => four(v.to_ne_bytes()),
+            Self::Float(v) => four(v.to_ne_bytes()),
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // before the kernels that they are made of
+        self.queue.forget();
+    }
 }
 
 impl fmt::Debug for Gpu {

@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod ffn;
 mod gpu;
+mod graphs;
 mod linear;
 mod memory;
 mod modules;
@@ -20,13 +21,15 @@ mod options;
 mod pinned;
 mod predictor;
 mod probe;
+mod queue;
 mod shared;
 mod speed;
 mod upload;
 
 pub use error::{Code, Unavailable, Version};
-pub use options::{CudaOptions, KernelSource, KvPlace};
+pub use options::{CudaOptions, GraphUse, KernelSource, KvPlace, TensorCores};
 pub use probe::count;
+pub use queue::Launches;
 
 use gpu::Gpu;
 use pi_core::{
@@ -58,9 +61,21 @@ impl Cuda {
         Ok(Self { gpu: Gpu::open(ordinal, options)? })
     }
 
-    /// Why shipped kernels are used although [others](KernelSource::Nvrtc) were asked for; `None` if there is nothing to say.
+    /// Why shipped kernels are used although [others](KernelSource::Nvrtc) were asked for, or no graphs although they
+    /// [were](GraphUse::Auto); `None` if there is nothing to say.
     pub fn note(&self) -> Option<String> {
-        self.gpu.modules().note().map(Into::into)
+        let notes = [self.gpu.modules().note().map(Into::into), self.gpu.queue.note()];
+        notes.into_iter().flatten().reduce(|a, b| format!("{a}; {b}"))
+    }
+
+    /// Whether matrices of many tokens are multiplied by [tensor cores](TensorCores).
+    pub fn has_tensor_cores(&self) -> bool {
+        self.gpu.tensor_cores
+    }
+
+    /// What was launched since the device was opened.
+    pub fn launches(&self) -> Launches {
+        self.gpu.queue.launches()
     }
 
     /// Files of kernels that were loaded so far. They are loaded when the first of their kernels is needed.
@@ -87,12 +102,12 @@ impl Cuda {
 
     /// Bytes of it that what was made here takes now: whole pieces, as the driver gives them. The [runtime](Footprint::runtime) is not in it.
     pub fn allocated(&self) -> u64 {
-        self.gpu.taken.now()
+        self.gpu.queue.taken.now()
     }
 
     /// The most bytes that ever were.
     pub fn most_allocated(&self) -> u64 {
-        self.gpu.taken.most()
+        self.gpu.queue.taken.most()
     }
 
     /// Bytes per second that the device's memory reads and writes while an array of `bytes` is copied within it; two such arrays are
@@ -109,7 +124,7 @@ impl Cuda {
     /// # Errors
     /// [`Error::Device`] with the first failure of what was queued.
     pub fn synchronize(&self) -> Result<()> {
-        self.gpu.stream.synchronize().map_err(|e| self.gpu.error(e))
+        self.gpu.stream()?.synchronize().map_err(|e| self.gpu.error(e))
     }
 }
 

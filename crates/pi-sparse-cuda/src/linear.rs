@@ -42,7 +42,10 @@ pub(crate) struct Product {
 impl Product {
     pub(crate) fn new(gpu: &Gpu, ty: QuantType) -> Result<Self> {
         let kernel = |name| gpu.kernel(&format!("{name}_{ty}"));
-        Ok(Self { few: kernel("pi_linear")?, many: kernel("pi_tile_linear")? })
+        // the other types' weights are not exact in the numbers of tensor cores
+        let coded = !matches!(ty, QuantType::F32 | QuantType::BF16);
+        let many = if gpu.tensor_cores && coded { "pi_tensor_linear" } else { "pi_tile_linear" };
+        Ok(Self { few: kernel("pi_linear")?, many: kernel(many)? })
     }
 
     /// Queues `y = w x + bias`: `w`, `bias` of `[rows, cols]` and `[rows]` numbers, `x` the address of `[tokens, cols]`, `y` of
@@ -75,7 +78,12 @@ impl Product {
                 Arg::At(y + 4 * (first * rows) as u64),
             ];
             // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed, as the caller says.
-            unsafe { gpu.launch(kernel, size, &args)? };
+            unsafe {
+                match tokens >= MANY {
+                    true => gpu.launch_long(kernel, size, &args)?,
+                    false => gpu.launch(kernel, size, &args)?,
+                }
+            };
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! function `…bytes` that stands beside the one that makes it, in the same terms: [`room`] of each array.
 #![allow(unsafe_code)]
 
-use crate::{KvPlace, attention, ffn, linear, norm, predictor, shared};
+use crate::{KvPlace, attention, ffn, linear, norm, predictor, queue::Queue, shared};
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError, result, sys};
 use pi_core::{
     Footprint, Limits,
@@ -47,45 +47,44 @@ impl Counter {
 /// An array in a device's memory.
 pub(crate) struct Memory<T> {
     slice: CudaSlice<T>,
+    /// As they are counted.
     bytes: u64,
-    counter: Arc<Counter>,
+    queue: Arc<Queue>,
 }
 
 impl<T: DeviceRepr> Memory<T> {
-    /// Room for `n` elements, at least one, for what is queued on `queue` from now on. Contents are undefined. It is freed in the order of
-    /// `stream`.
-    pub(crate) fn new(
-        stream: &Arc<CudaStream>,
-        queue: &CudaStream,
-        counter: &Arc<Counter>,
-        n: usize,
-    ) -> Result<Self, DriverError> {
-        let (context, n) = (stream.context(), n.max(1));
+    /// Room for `n` elements, at least one, for what is queued on `first` from now on. Contents are undefined. It is freed in the order of
+    /// kernels.
+    pub(crate) fn new(queue: &Arc<Queue>, first: &CudaStream, n: usize) -> Result<Self, DriverError> {
+        let mut memory = Self::uncounted(queue, first, n)?;
+        memory.bytes = room::<T>([n, 1]);
+        let before = queue.taken.now.fetch_add(memory.bytes, Relaxed);
+        queue.taken.most.fetch_max(before + memory.bytes, Relaxed);
+        Ok(memory)
+    }
+
+    /// The same, counted as what the runtime takes.
+    pub(crate) fn uncounted(queue: &Arc<Queue>, first: &CudaStream, n: usize) -> Result<Self, DriverError> {
+        let (stream, n) = (queue.as_it_is(), n.max(1));
+        let context = stream.context();
         let bytes = n.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
         let bytes = bytes.ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
         context.bind_to_thread()?;
         let asynchronous = context.has_async_alloc();
         // SAFETY: the array below owns it. Whoever reads it has written it before; numbers have no invalid bits.
         let at = unsafe {
-            if asynchronous { result::malloc_async(queue.cu_stream(), bytes) } else { result::malloc_sync(bytes) }
+            if asynchronous { result::malloc_async(first.cu_stream(), bytes) } else { result::malloc_sync(bytes) }
         }?;
         // SAFETY: room for `n` elements that nobody else has.
         let slice = unsafe { stream.upgrade_device_ptr(at, n) };
-        let bytes = room::<T>([n, 1]);
-        let before = counter.now.fetch_add(bytes, Relaxed);
-        counter.most.fetch_max(before + bytes, Relaxed);
-        Ok(Self { slice, bytes, counter: counter.clone() })
-    }
-
-    /// The same, counted as what the runtime takes.
-    pub(crate) fn uncounted(stream: &Arc<CudaStream>, n: usize) -> Result<Self, DriverError> {
-        Self::new(stream, stream, &Arc::default(), n)
+        Ok(Self { slice, bytes: 0, queue: queue.clone() })
     }
 }
 
 impl<T> Drop for Memory<T> {
     fn drop(&mut self) {
-        self.counter.now.fetch_sub(self.bytes, Relaxed);
+        self.queue.settle(); // what uses it comes first
+        self.queue.taken.now.fetch_sub(self.bytes, Relaxed);
     }
 }
 

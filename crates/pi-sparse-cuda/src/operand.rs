@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub(crate) struct Input<T> {
     /// Null if there is none.
     pub address: CUdeviceptr,
+    /// Whether it was on the host.
+    pub moved: bool,
     /// Freed in the order of the queue, so after the kernel.
     _copy: Option<Memory<T>>,
 }
@@ -27,7 +29,7 @@ impl Input<u64> {
     /// Marks of a predictor; there are none if every neuron may fire.
     pub(crate) fn marks(gpu: &Arc<Gpu>, active: &mut ActiveSet) -> Result<Self> {
         if active.is_all() {
-            return Ok(Self { address: 0, _copy: None });
+            return Ok(Self { address: 0, moved: false, _copy: None });
         }
         if let Some(here) = Self::here(gpu, active.resident())? {
             return Ok(here);
@@ -38,15 +40,17 @@ impl Input<u64> {
 
 impl<T: Number> Input<T> {
     fn here(gpu: &Arc<Gpu>, x: &mut Resident<T>) -> Result<Option<Self>> {
+        let before = x.moves().up;
         if own(gpu, x).is_some() {
             x.mirror()?;
         }
-        Ok(own(gpu, x).map(|array| Self { address: array.address(), _copy: None }))
+        let moved = x.moves().up > before;
+        Ok(own(gpu, x).map(|array| Self { address: array.address(), moved, _copy: None }))
     }
 
     fn copied(gpu: &Arc<Gpu>, from: &[T]) -> Result<Self> {
         let copy = gpu.upload(from)?;
-        Ok(Self { address: gpu.address(&copy), _copy: Some(copy) })
+        Ok(Self { address: gpu.address(&copy), moved: true, _copy: Some(copy) })
     }
 }
 
@@ -99,7 +103,8 @@ impl Gpu {
         if to.is_empty() {
             return Ok(());
         }
-        let fetched = self.stream.memcpy_dtoh(&from.slice(..to.len()), to);
-        fetched.and_then(|()| self.stream.synchronize()).map_err(|e| self.error(e))
+        let stream = self.stream()?;
+        let fetched = stream.memcpy_dtoh(&from.slice(..to.len()), to);
+        fetched.and_then(|()| stream.synchronize()).map_err(|e| self.error(e))
     }
 }

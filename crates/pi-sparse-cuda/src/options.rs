@@ -24,6 +24,31 @@ pub enum KvPlace {
     Host,
 }
 
+/// How kernels are launched. Results are the same, to the bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GraphUse {
+    /// Many at a time, as CUDA graphs, where the same ones are launched again: for every token that is decoded. If the driver makes none,
+    /// one by one ([`Cuda::note`](crate::Cuda::note) says why).
+    #[default]
+    Auto,
+    /// One by one.
+    Off,
+}
+
+/// What multiplies matrices by many tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TensorCores {
+    /// Tensor cores where the chip has them (compute capability 7.5) and the weights' type is exact in their numbers: all types but F32 and
+    /// BF16. Inputs are split in two numbers of 11 bits each, so results are off by no more than sums of floats are: by 2e-6 of the
+    /// size of what is added up at most.
+    #[default]
+    Auto,
+    /// Floats.
+    Off,
+}
+
 /// How a device is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -32,6 +57,10 @@ pub struct CudaOptions {
     pub kernels: KernelSource,
     /// Where keys and values are.
     pub kv: KvPlace,
+    /// How kernels are launched.
+    pub graphs: GraphUse,
+    /// What multiplies matrices in prompts.
+    pub tensor_cores: TensorCores,
 }
 
 impl CudaOptions {
@@ -43,5 +72,15 @@ impl CudaOptions {
     /// The same with keys and values elsewhere.
     pub fn kv(self, kv: KvPlace) -> Self {
         Self { kv, ..self }
+    }
+
+    /// The same with or without tensor cores.
+    pub fn tensor_cores(self, tensor_cores: TensorCores) -> Self {
+        Self { tensor_cores, ..self }
+    }
+
+    /// The same with or without graphs.
+    pub fn graphs(self, graphs: GraphUse) -> Self {
+        Self { graphs, ..self }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const OLDEST: Version = Version(12_000);
 
 /// Every function of the driver that this crate reaches.
-const NEEDED: [&str; 45] = [
+const NEEDED: [&str; 43] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuDeviceGet",
@@ -48,8 +48,6 @@ const NEEDED: [&str; 45] = [
     "cuStreamWaitEvent",
     "cuStreamDestroy_v2",
     "cuStreamQuery",
-    "cuStreamBeginCapture_v2",
-    "cuStreamEndCapture",
     "cuEventCreate",
     "cuEventRecord",
     "cuEventSynchronize",
@@ -62,6 +60,16 @@ const NEEDED: [&str; 45] = [
     "cuGetErrorString",
 ];
 
+/// What is needed besides to launch many kernels at a time.
+const GRAPHS: [&str; 6] = [
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
+];
+
 /// How many devices there are.
 ///
 /// # Errors
@@ -71,13 +79,7 @@ pub fn count() -> Result<usize, Unavailable> {
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }
-    // SAFETY: as above. Symbols are only looked for, not called.
-    let library = unsafe { sys::culib() };
-    let is_missing = |name: &&str| {
-        // SAFETY: as above.
-        unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
-    };
-    if let Some(missing) = NEEDED.into_iter().find(is_missing) {
+    if let Some(missing) = missing(&NEEDED) {
         return Err(Unavailable::Driver { missing });
     }
     result::init().map_err(|e| match e.0 {
@@ -92,6 +94,24 @@ pub fn count() -> Result<usize, Unavailable> {
     match usize::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(Unavailable::NoDevice),
+    }
+}
+
+/// The first function that the driver lacks; it is there.
+fn missing(names: &[&'static str]) -> Option<&'static str> {
+    // SAFETY: the library is there. Symbols are only looked for, not called.
+    let library = unsafe { sys::culib() };
+    names.iter().copied().find(|name| {
+        // SAFETY: as above.
+        unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
+    })
+}
+
+/// Whether the driver, which is there, launches many kernels at a time; or why not.
+pub(crate) fn graphs() -> Result<(), String> {
+    match missing(&GRAPHS) {
+        Some(name) => Err(format!("kernels are launched one by one: the NVIDIA driver has no {name}")),
+        None => Ok(()),
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     tables: Vec<Table>,
     /// Words that a table has to have room for.
     words: usize,
+    /// Cosines and sines of a token.
+    row: Vec<f32>,
     steps: u64,
     /// Runs that use it.
     runs: usize,
@@ -40,6 +42,8 @@ impl Drop for Lease {
         shared.runs -= 1;
         if shared.runs == 0 {
             *shared = Shared { steps: shared.steps, ..Shared::default() };
+            drop(shared);
+            self.0.queue.forget();
         }
     }
 }
@@ -164,17 +168,18 @@ impl Shared {
         let (places, rotations) = words.split_at_mut(2 * batch.len());
         places.chunks_exact_mut(2).zip(batch).for_each(|(to, t)| (to[0], to[1]) = (t.seq, t.pos));
         if let Some((rope, _)) = rope {
-            let mut row = vec![0.0; numbers];
+            let row = &mut self.row;
+            row.resize(numbers, 0.0);
             for (to, t) in rotations.chunks_exact_mut(numbers.max(1)).zip(batch) {
-                rope.table(t.pos, &mut row);
-                to.iter_mut().zip(&row).for_each(|(to, v)| *to = v.to_bits());
+                rope.table(t.pos, row);
+                to.iter_mut().zip(&*row).for_each(|(to, v)| *to = v.to_bits());
             }
         }
+        let stream = gpu.stream()?;
         gpu.context.bind_to_thread().map_err(failed)?;
         // SAFETY: `expect` made room for these words on both sides; `done` keeps them from being written before they are sent.
-        unsafe { result::memcpy_htod_async(gpu.address(&table.device), words, gpu.stream.cu_stream()) }
-            .map_err(failed)?;
-        table.done.record(&gpu.stream).map_err(failed)?;
+        unsafe { result::memcpy_htod_async(gpu.address(&table.device), words, stream.cu_stream()) }.map_err(failed)?;
+        table.done.record(stream).map_err(failed)?;
         table.batch.extend_from_slice(batch);
         table.rope = spec.cloned();
         Ok(i)

@@ -14,11 +14,12 @@ pub(crate) fn copy(gpu: &Arc<Gpu>, bytes: usize) -> Result<f64> {
     let from: Memory<u8> = gpu.scratch([bytes, 1])?;
     let mut to: Memory<u8> = gpu.scratch([bytes, 1])?;
     let mut copies = |n: usize| -> Result<f64> {
+        let stream = gpu.stream()?;
         let begun = Instant::now();
         for _ in 0..n {
-            gpu.stream.memcpy_dtod(&*from, &mut *to).map_err(failed)?;
+            stream.memcpy_dtod(&*from, &mut *to).map_err(failed)?;
         }
-        gpu.stream.synchronize().map_err(failed)?;
+        stream.synchronize().map_err(failed)?;
         Ok(begun.elapsed().as_secs_f64())
     };
     copies(1)?;

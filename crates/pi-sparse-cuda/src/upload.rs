@@ -98,7 +98,7 @@ impl Gpu {
             }
         }
         // the array is freed in the order of the kernels' queue, so that has to come after the copies, whatever happened
-        let joined = buffers.iter().try_for_each(|buffer| buffer.done.before(&self.stream));
+        let joined = self.queue.stream().and_then(|to| buffers.iter().try_for_each(|buffer| buffer.done.before(to)));
         sent.and(joined).map_err(failed)?;
         Ok(array)
     }

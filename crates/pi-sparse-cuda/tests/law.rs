@@ -7,13 +7,14 @@ mod common;
 use common::{
     cases::{Case, Talk},
     difference, exact, ids,
-    placed::{ALL, TOLERANCE, any_plan, plan},
+    placed::{ALL, Hot, TOLERANCE, any_plan, plan},
     predicted_models, same_bits,
 };
 use pi_core::{KvType, QuantType};
 use pi_cuda_emu::use_driver;
 use pi_engine::{Engine, GenerateOptions, Plan, Predictors, SamplingParams, SessionOptions, Side, Sparsity, Streaming};
-use pi_sparse_cuda::Cuda;
+use pi_gguf::Kind;
+use pi_sparse_cuda::{Cuda, CudaOptions, TensorCores};
 use pi_testkit::{Random, TinyModel};
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -136,6 +137,58 @@ fn streamed_neurons_give_the_logits_of_the_cpu() {
             assert_eq!(counted, counts, "{family}, {hot:?}");
         }
     }
+}
+
+/// Row P03 of the list of faults that others had, at the lengths where prompts are computed in tiles: with tensor cores and without.
+#[test]
+fn prompts_of_33_and_200_tokens_give_the_logits_of_the_cpu() {
+    let Some(_) = cuda() else { return };
+    let after = |engine: &Engine, tokens: &[u32]| {
+        let mut s = engine.session(&SessionOptions { context: Some(208), ..Default::default() }).unwrap();
+        [s.feed(0, tokens).unwrap().to_vec()]
+    };
+    let mut worst = [0.0f64; 2];
+    for ty in [QuantType::F16, QuantType::Q4_0] {
+        let file = TinyModel {
+            kind: Kind::PowerInfer,
+            hidden_act: None,
+            neuron_major: true,
+            rank: Some(32),
+            neurons: 96,
+            layers: 1,
+            gate_shift: -0.5,
+            context: 256,
+            ..TinyModel::wide(ty)
+        }
+        .file();
+        let settings = |predictors| exact().sparsity(Sparsity::Predictor).predictors(predictors);
+        let dense = exact().sparsity(Sparsity::Off).load(&file).unwrap();
+        for (n, ways) in [
+            (33, &[(Hot::One, Side::Accelerator), (Hot::Half, Side::Cpu), (Hot::All, Side::Accelerator)][..]),
+            (200, &[(Hot::Half, Side::Accelerator)]),
+        ] {
+            let tokens = ids(n, n as u64);
+            let want = after(&dense, &tokens);
+            let real = after(&settings(Predictors::default()).load(&file).unwrap(), &tokens);
+            for &(hot, side) in ways {
+                for (i, cores) in [TensorCores::Auto, TensorCores::Off].into_iter().enumerate() {
+                    let cuda = Cuda::open_with(0, &CudaOptions::default().tensor_cores(cores)).unwrap();
+                    assert_eq!(cuda.has_tensor_cores(), i == 0);
+                    let on = |predictors| {
+                        let both = settings(predictors).accelerator(Arc::new(cuda.clone()), plan(&dense, hot, side));
+                        after(&both.load(&file).unwrap(), &tokens)
+                    };
+                    for (predictors, want) in [(Predictors::Oracle, &want), (Predictors::default(), &real)] {
+                        let off = difference(&on(predictors.clone()), want);
+                        let what = format!("{ty}, {n} tokens, {hot:?}, {side:?}, {cores:?}, {predictors:?}");
+                        assert!(off <= TOLERANCE, "{what}: {off:e}");
+                        worst[i] = worst[i].max(off);
+                    }
+                }
+            }
+        }
+    }
+    println!("at most {:e} of the largest logit off with tensor cores, {:e} without", worst[0], worst[1]);
 }
 
 /// Rows P18 and N14 of the list of faults that others had: sums whose order depends on who is first.

@@ -8,7 +8,7 @@ use common::{
     placed::{Hot, TOLERANCE, plan},
     predicted_models,
 };
-use pi_cuda_emu::{Driver, driver};
+use pi_cuda_emu::{Driver, driver, driver_calls};
 use pi_engine::{
     Engine, EngineBuilder, Error, GenerateOptions, OnDeviceLoss, SamplingParams, SessionOptions, Side, Sparsity,
     Streaming,
@@ -70,7 +70,10 @@ fn calls(driver: &Driver, load: &dyn Fn() -> Engine) -> (usize, usize) {
     let before = driver.calls();
     let engine = load();
     let loaded = driver.calls();
+    let replays = || driver_calls("cuGraphLaunch").unwrap();
+    let before_work = replays();
     work(&engine).unwrap();
+    assert!(replays() > before_work, "graphs are a part of it");
     ((loaded - before) as usize, (driver.calls() - loaded) as usize)
 }
 
@@ -88,15 +91,6 @@ fn a_loss_at_any_call_gives_the_text_of_the_cpu_if_that_is_wanted() {
     };
     let (_, working) = calls(driver, &load);
     assert!(working > 100, "{working}");
-    // a session that could not be opened is an error, as there is nothing yet that could be lost
-    let opening = {
-        let engine = load();
-        let before = driver.calls();
-        let session = engine.session(&SessionOptions { context: Some(24), batch: 4, ..Default::default() }).unwrap();
-        let opened = (driver.calls() - before) as usize;
-        drop(session);
-        opened
-    };
     let mut lost = 0;
     for (i, after) in (1..working).step_by(7).enumerate() {
         let engine = load();
@@ -104,22 +98,51 @@ fn a_loss_at_any_call_gives_the_text_of_the_cpu_if_that_is_wanted() {
         let done = work(&engine);
         drop(engine);
         driver.fail_after(0, 0);
-        match done {
-            Err(e) => {
-                assert!(after <= opening, "lost after {after}: {e}");
-                assert!(e.to_string().contains("cuda:0"), "{e}");
-            }
-            Ok((got, tokens, loss)) => {
-                assert_eq!(tokens, text, "lost after {after}");
-                assert!(difference(&got, &want) <= TOLERANCE, "lost after {after}");
-                lost += usize::from(loss.is_some());
-                if let Some(loss) = loss {
-                    assert!(loss.contains("cuda:0") && loss.contains(&CODES[i % 2].to_string()), "{loss}");
-                }
-            }
+        let (got, tokens, loss) = done.unwrap_or_else(|e| panic!("lost after {after}: {e}"));
+        assert_eq!(tokens, text, "lost after {after}");
+        assert!(difference(&got, &want) <= TOLERANCE, "lost after {after}");
+        lost += usize::from(loss.is_some());
+        if let Some(loss) = loss {
+            assert!(loss.contains("cuda:0") && loss.contains(&CODES[i % 2].to_string()), "{loss}");
         }
     }
     assert!(lost > 10, "{lost}");
+}
+
+#[test]
+fn a_loss_while_loading_gives_the_model_of_the_cpu_if_that_is_wanted() {
+    let Some((_turn, driver)) = alone() else { return };
+    let file = model();
+    let cpu = settings().load(&file).unwrap();
+    let (want, text, _) = work(&cpu).unwrap();
+    let placed = plan(&cpu, Hot::Half, Side::Accelerator);
+    let load = |cuda: &Cuda| {
+        let builder = settings().on_device_loss(OnDeviceLoss::Cpu).accelerator(Arc::new(cuda.clone()), placed.clone());
+        builder.load(&file)
+    };
+    let cuda = Cuda::open(0).unwrap();
+    let before = driver.calls();
+    drop(load(&cuda).unwrap());
+    let loading = (driver.calls() - before) as usize;
+    let mut lost = 0;
+    for (i, after) in (1..loading).step_by(9).enumerate() {
+        let cuda = Cuda::open(0).unwrap();
+        driver.fail_after(after, CODES[i % 2]);
+        let engine = load(&cuda).unwrap_or_else(|e| panic!("lost after {after}: {e}"));
+        let (got, tokens, _) = work(&engine).unwrap();
+        driver.fail_after(0, 0);
+        assert_eq!(tokens, text, "lost after {after}");
+        assert!(difference(&got, &want) <= TOLERANCE, "lost after {after}");
+        let code = CODES[i % 2].to_string();
+        lost +=
+            usize::from(engine.warnings().iter().any(|w| w.contains("the accelerator was lost") && w.contains(&code)));
+    }
+    assert!(lost > 5, "{lost} of {loading} calls");
+    // no room is no loss
+    driver.set_memory(1 << 12);
+    let refused = load(&Cuda::open(0).unwrap()).map(drop).unwrap_err().to_string();
+    driver.set_memory(1 << 30);
+    assert!(refused.contains("no memory for"), "{refused}");
 }
 
 #[test]

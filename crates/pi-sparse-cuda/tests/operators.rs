@@ -5,7 +5,7 @@ use pi_core::{
     NeuronSet, NormSpec, QuantType, Write,
 };
 use pi_cuda_emu::use_driver;
-use pi_sparse_cuda::{Cuda, Unavailable};
+use pi_sparse_cuda::{Cuda, CudaOptions, TensorCores, Unavailable};
 use pi_testkit::{Random, kernels::random_row};
 use std::sync::Arc;
 
@@ -73,6 +73,46 @@ fn matrices_of_every_type_are_multiplied() {
             check(&cuda, &*op, &x, tokens, &want, &format!("{ty} {rows} x {cols}, {tokens} tokens"));
             assert_eq!(op.bytes(), m.size_bytes() as u64 + if bias.is_some() { 4 * rows as u64 } else { 0 });
         }
+    }
+}
+
+/// What tensor cores lose, beside what floats lose.
+#[test]
+fn tensor_cores_are_as_exact_as_floats() {
+    if cuda().is_none() {
+        return;
+    }
+    let mut rng = Random(12);
+    for ty in [QuantType::F16, QuantType::Q4_0, QuantType::Q8_0, QuantType::Q4_K, QuantType::Q6_K, QuantType::BF16] {
+        let (rows, cols, tokens) = (70, 1024, 33);
+        let info = ty.info();
+        let bytes: Vec<u8> = (0..rows).flat_map(|_| random_row(ty, cols / info.block_len, &mut rng)).collect();
+        let mut w = vec![0.0; rows * cols];
+        (info.decode)(&bytes, &mut w);
+        let x = numbers(&mut rng, tokens * cols);
+        let m = Matrix::new("w", ty, rows, cols, pi_core::SharedBytes::from(bytes)).unwrap();
+        let [with, without] = [TensorCores::Auto, TensorCores::Off].map(|cores| {
+            let cuda = Cuda::open_with(0, &CudaOptions::default().tensor_cores(cores)).unwrap();
+            let op = cuda.linear(&LinearSpec::new(m.clone())).unwrap();
+            let mut x = filled(cuda.hidden(tokens, cols).unwrap(), &x);
+            let mut y = cuda.hidden(tokens, rows).unwrap();
+            op.apply(&mut x, &mut y, Write::Set).unwrap();
+            y.host().unwrap().to_vec()
+        });
+        let worst = |got: &[f32]| {
+            let off = |at: usize| {
+                let products = w[at % rows * cols..][..cols].iter().zip(&x[at / rows * cols..][..cols]);
+                let products: Vec<f64> = products.map(|(w, x)| f64::from(*w) * f64::from(*x)).collect();
+                (f64::from(got[at]) - products.iter().sum::<f64>()).abs()
+                    / products.iter().map(|v| v.abs()).sum::<f64>()
+            };
+            (0..got.len()).map(off).fold(0.0, f64::max)
+        };
+        let (with_off, without_off) = (worst(&with), worst(&without));
+        println!("{ty}: at most {with_off:e} of the summands' sizes off with tensor cores, {without_off:e} without");
+        assert!(with_off <= 1e-6 && without_off <= 1e-6, "{ty}: {with_off:e}, {without_off:e}");
+        // they are other kernels, but for types that are not exact in their numbers
+        assert_eq!(with == without, ty == QuantType::BF16, "{ty}");
     }
 }
 

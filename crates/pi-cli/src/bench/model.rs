@@ -9,6 +9,7 @@ use super::{
     table::{Format, Table},
 };
 use crate::{
+    accelerator::launches,
     crossover, demo,
     failure::{Failure, Result},
     kernels, machine,
@@ -162,6 +163,11 @@ pub fn bench(flags: &ModelFlags) -> Result {
             for (&batch, &ubatch) in batches.iter().flat_map(|b| ubatches.iter().map(move |u| (b, u))) {
                 for test in &tests {
                     let samples = run(&engine, test, batch.min(ubatch), flags.repetitions).map_err(failure)?;
+                    if samples.kernels > 0 {
+                        let per_token = |n: u64| n as f64 / samples.tokens.max(1) as f64;
+                        let (kernels, calls) = (per_token(samples.kernels), per_token(samples.launches));
+                        say(&format!("{}: {kernels:.1} kernels per token, launched by {calls:.1} calls", test.name()));
+                    }
                     let setting = Setting { flags, isa: kernels.isa(), threads, kv, batch, ubatch, bandwidth, shown };
                     table.row(&Line { about: &about, setting, test: *test, samples, at: SystemTime::now() })?;
                 }
@@ -265,6 +271,9 @@ pub(super) struct Samples {
     pub(super) seconds: Vec<f64>,
     pub(super) bytes: u64,
     pub(super) tokens: u64,
+    /// Of a GPU, and calls of its driver that launched them.
+    pub(super) kernels: u64,
+    pub(super) launches: u64,
     pub(super) active: Vec<f64>,
     pub(super) marked: Vec<f64>,
     pub(super) dense: Vec<f64>,
@@ -287,6 +296,7 @@ fn run(engine: &Engine, test: &Test, batch: usize, repetitions: u32) -> Result<S
         }
         session.reset_stats();
         let prompt: Vec<_> = (0..test.prompt).map(|_| tokens.next()).collect();
+        let before = launches();
         let start = Instant::now();
         if !prompt.is_empty() {
             session.feed(0, &prompt)?;
@@ -301,6 +311,9 @@ fn run(engine: &Engine, test: &Test, batch: usize, repetitions: u32) -> Result<S
             samples.seconds.push(seconds);
             samples.bytes += stats.bytes;
             samples.tokens += stats.tokens;
+            let after = launches();
+            samples.kernels += after.0 - before.0;
+            samples.launches += after.1 - before.1;
             samples.active.extend(stats.active_share().map(f64::from));
             samples.marked.extend(stats.marked_share().map(f64::from));
             samples.dense.extend(stats.dense_share().map(f64::from));

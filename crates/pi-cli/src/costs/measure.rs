@@ -3,7 +3,7 @@
 
 use pi_engine::{
     costs::{Figure, SideCosts},
-    pi_core::{Device, QuantType, Result},
+    pi_core::{Device, Error, QuantType, Result},
 };
 use pi_testkit::cases::{Case, Ffn, Prepared, Product, Select};
 use std::{
@@ -83,28 +83,31 @@ pub fn side(
     effort: Effort,
     missing: &mut Vec<String>,
 ) -> std::result::Result<SideCosts, String> {
-    let begun = Instant::now();
+    let end = Instant::now() + effort.limit;
     let mut side = SideCosts { neurons: BTreeMap::new(), ..assumed.clone() };
     if device.supports(DENSE) {
         let product = Product { ty: DENSE, rows: effort.neurons, cols: effort.dim, tokens: 1 };
         let bytes = product.rows * DENSE.row_bytes(product.cols).unwrap_or(0);
-        match speed(&Case::Product(product.clone()), bytes, device, effort) {
-            Ok(found) => {
+        let many = format!("dense matrices of {PROMPT} tokens");
+        match speed(&Case::Product(product.clone()), bytes, device, effort, end) {
+            Ok((found, step)) => {
                 side.bandwidth = Figure::measured(found);
                 let work = product.rows * product.cols * PROMPT;
                 let prompt = Case::Product(Product { tokens: PROMPT, ..product });
+                // a step cannot be cut short, and takes no longer than one for each token
+                let known = fits(step * PROMPT as f64, 1, end);
                 // the weights are read once for all tokens: where they come from does not matter
-                match speed(&prompt, work, device, Effort { cold: 0, ..effort }) {
-                    Ok(found) => side.prompt = Figure::measured(found),
-                    Err(e) => missing.push(format!("dense matrices of {PROMPT} tokens: {e}")),
+                match known.and_then(|()| speed(&prompt, work, device, Effort { cold: 0, ..effort }, end)) {
+                    Ok((found, _)) => side.prompt = Figure::measured(found),
+                    Err(e) => missing.push(format!("{many}: {e}")),
                 }
             }
-            Err(e) => missing.push(format!("dense matrices: {e}")),
+            Err(e) => missing.extend([format!("dense matrices: {e}"), format!("{many}: those of one are not known")]),
         }
     }
     for &ty in types.iter().filter(|ty| device.supports(**ty)) {
-        if begun.elapsed() > effort.limit {
-            missing.push(format!("neurons of {ty}: there was no time left"));
+        if Instant::now() > end {
+            missing.push(format!("neurons of {ty}: {LATE}"));
             continue;
         }
         let Effort { dim, neurons, .. } = effort;
@@ -112,21 +115,48 @@ pub fn side(
         Case::Ffn(ffn(dim.min(512), 64)).check(device, reference)?;
         let ffn = ffn(dim, neurons);
         let bytes = 3 * ffn.active_neurons() * ty.row_bytes(dim).unwrap_or(0);
-        match speed(&Case::Ffn(ffn), bytes, device, effort) {
-            Ok(found) => drop(side.neurons.insert(ty, Figure::measured(found))),
+        match speed(&Case::Ffn(ffn), bytes, device, effort, end) {
+            Ok((found, _)) => drop(side.neurons.insert(ty, Figure::measured(found))),
             Err(e) => missing.push(format!("neurons of {ty}: {e}")),
         }
     }
     Ok(side)
 }
 
-/// Bytes per second of a case whose steps read `bytes`, or whatever else it is that they do so many of.
-fn speed(case: &Case, bytes: usize, device: &dyn Device, effort: Effort) -> Result<f64> {
-    let mut prepared = case.prepare(device, effort.cold)?;
+const LATE: &str = "there was no time left";
+/// Steps of a measurement at least, apart from those that touch all weights once.
+const STEPS: usize = 13;
+/// What a measurement may take although its time is over: whatever was begun is ended.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Bytes per second of a case whose steps read `bytes`, or whatever else it is that they do so many of; and seconds of a step.
+fn speed(
+    case: &Case,
+    bytes: usize,
+    device: &dyn Device,
+    effort: Effort,
+    end: Instant,
+) -> std::result::Result<(f64, f64), String> {
+    let failed = |e: Error| e.to_string();
+    let mut prepared = case.prepare(device, effort.cold).map_err(failed)?;
+    // the first brings the weights
+    run(&mut prepared, 1).map_err(failed)?;
+    let one = run(&mut prepared, 1).map_err(failed)?;
     // all weights are touched once
     let turns = prepared.turns();
-    run(&mut prepared, turns)?;
-    Ok(bytes as f64 / step_seconds(&mut prepared, effort.time)?)
+    fits(one, turns + STEPS, end)?;
+    run(&mut prepared, turns).map_err(failed)?;
+    let step = step_seconds(&mut prepared, effort.time).map_err(failed)?;
+    Ok((bytes as f64 / step, step))
+}
+
+/// Fails if so many steps of so many seconds would end too late.
+fn fits(step: f64, steps: usize, end: Instant) -> std::result::Result<(), String> {
+    let left = (end + GRACE).saturating_duration_since(Instant::now()).as_secs_f64();
+    match step * steps as f64 <= left {
+        true => Ok(()),
+        false => Err(format!("{LATE} for {steps} steps of {step:.2} s")),
+    }
 }
 
 /// Seconds that some steps and the wait for the last of them take.

@@ -77,6 +77,13 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
             assert!(row[number].as_f64().unwrap() > 0.0, "{number}: {row}");
         }
     }
+    let switches = rows("switches");
+    assert_eq!(switches.len(), 4, "{switches:?}");
+    for row in &switches {
+        assert!(row["samples"].as_array().unwrap().len() >= 2, "{row}");
+        let [kernels, calls] = [0, 1].map(|i| row["launches"][i].as_f64().unwrap());
+        assert_eq!(calls < kernels, row["what"] == "decoding" && row["without"].is_null(), "{row}");
+    }
     let decode = rows("decode");
     let named = |what: &str| decode.iter().filter(|r| r["what"] == what).cloned().collect::<Vec<_>>();
     assert_eq!((named("CPU").len(), named("hybrid").len()), (1, 3), "{decode:?}");
@@ -94,8 +101,15 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
     }
     assert_eq!(found["verdicts"][0]["holds"], true);
     let page = file(".md");
-    for part in ["| must hold |", "emulated", "sparse FFN at 10 %", "hybrid at 1/4", "| tiny, 2 layers |", "70B 512x32"]
-    {
+    for part in [
+        "| must hold |",
+        "emulated",
+        "sparse FFN at 10 %",
+        "hybrid at 1/4",
+        "| tiny, 2 layers |",
+        "no-graphs",
+        "70B 512x32",
+    ] {
         assert!(page.contains(part), "{part}: {page}");
     }
 }

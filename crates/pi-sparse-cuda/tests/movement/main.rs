@@ -1,5 +1,9 @@
-//! What is copied, waited for, loaded and given back, as the emulated driver counts it. One test at a time: the counters are the
+//! What is copied, waited for, launched, loaded and given back, as the emulated driver counts it. One test at a time: the counters are the
 //! process's.
+
+#[path = "../../../pi-engine/tests/engine/common/counting.rs"]
+mod counting;
+mod graphs;
 
 use pi_cuda_emu::{driver_calls, use_driver};
 use pi_engine::{
