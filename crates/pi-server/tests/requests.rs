@@ -262,8 +262,7 @@ fn bodies_that_are_too_long_are_refused_before_they_are_read() {
     let long = json!({"prompt": "\n".repeat(5000)}).to_string();
     server.send("/v1/completions", long.as_bytes()).refused(413);
     // the same without a length in advance
-    let mut socket = std::net::TcpStream::connect(server.address).unwrap();
-    use std::io::Write;
+    let mut socket = TcpStream::connect(server.address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n";
     let head = format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
     socket.write_all(head.as_bytes()).unwrap();
@@ -274,8 +273,7 @@ fn bodies_that_are_too_long_are_refused_before_they_are_read() {
 #[test]
 fn a_body_that_does_not_come_is_not_waited_for() {
     let server = start(ServerOptions { body_timeout: Duration::from_millis(100), ..options() });
-    let mut socket = std::net::TcpStream::connect(server.address).unwrap();
-    use std::io::Write;
+    let mut socket = TcpStream::connect(server.address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n";
     socket.write_all(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()).unwrap();
     assert!(read_all(&socket).starts_with("HTTP/1.1 408 "));
