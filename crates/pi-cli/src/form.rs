@@ -7,6 +7,7 @@ use crate::{
 use clap::{Args, ValueHint};
 use pi_engine::{Constrained, Engine, Sampler, sampler::Chain};
 use pi_grammar::{Compiler, Grammar, GrammarError};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// What the generated text must look like. At most one of these.
@@ -36,6 +37,7 @@ impl FormFlags {
     pub fn grammar(&self) -> Result<Option<(Grammar, String)>> {
         let text = |path: &Path| {
             let text = String::from_utf8(prompt::read(path)?);
+            let text = text.map(|text| text.strip_prefix('\u{feff}').map(String::from).unwrap_or(text));
             text.map_err(|_| Failure::Work(format!("{}: expected UTF-8", path.display())))
         };
         let schema = |text: &str, from: &str| match serde_json::from_str(text) {
@@ -49,6 +51,24 @@ impl FormFlags {
             Self { json_schema_file: Some(path), .. } => schema(&text(path)?, &path.display().to_string()),
             _ => Ok(None),
         }
+    }
+}
+
+/// The form as a field of a request to the server.
+///
+/// # Errors
+/// If there is no such field.
+pub fn field(grammar: &Grammar, from: &str) -> Result<(&'static str, Value)> {
+    let text = |syntax: &str, text: &str| Ok(("grammar", json!({"syntax": syntax, "definition": text})));
+    match grammar {
+        Grammar::Schema { schema, strict } => {
+            let schema = json!({"name": "form", "schema": schema, "strict": strict});
+            Ok(("response_format", json!({"type": "json_schema", "json_schema": schema})))
+        }
+        Grammar::Gbnf(gbnf) => text("gbnf", gbnf),
+        Grammar::Lark(lark) => text("lark", lark),
+        Grammar::Regex(regex) => text("regex", regex),
+        _ => Err(Failure::Work(format!("{from}: not supported with --prompts"))),
     }
 }
 

@@ -40,12 +40,21 @@ pub fn check_output<'a>(output: &Path, kept: impl IntoIterator<Item = (&'a str, 
     if output.is_dir() {
         return refuse("cannot be written: it is a folder");
     }
-    let place = resolved(output);
-    if let Some((what, _)) = kept.into_iter().find(|(_, path)| resolved(path) == place) {
-        return refuse(&format!("this is {what}, and is not replaced"));
-    }
+    check_other(output, kept)?;
     let tried = Interrupt::watch()?.after(|| AtomicFile::create(output).map(drop));
     tried.map_err(|e| Failure::Work(e.to_string()))
+}
+
+/// What is read is not replaced.
+///
+/// # Errors
+/// If `output` is one of `kept`, by whatever name.
+pub fn check_other<'a>(output: &Path, kept: impl IntoIterator<Item = (&'a str, &'a Path)>) -> Result<()> {
+    let place = resolved(output);
+    match kept.into_iter().find(|(_, path)| resolved(path) == place) {
+        Some((what, _)) => Err(Failure::Work(format!("{}: this is {what}, and is not replaced", output.display()))),
+        None => Ok(()),
+    }
 }
 
 /// The same for a folder that files are written into, and that is made if it is not there.

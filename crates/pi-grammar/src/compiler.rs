@@ -110,7 +110,15 @@ const MESSAGE: usize = 300;
 
 /// llguidance's messages, with the place, if there is one, in fields of its own.
 fn refused(grammar: &Grammar, message: &str) -> GrammarError {
-    let first = message.lines().next().unwrap_or_default();
+    let mut lines = message.lines().map(str::trim);
+    let mut first = lines.next().unwrap_or_default().to_string();
+    if first.ends_with(':') {
+        // what follows says about what, points at it, and says why
+        for line in lines.filter(|line| !line.trim_matches(['^', ' ']).is_empty()) {
+            first.extend([" ", line]);
+        }
+    }
+    let first = &*first;
     let first = first.strip_prefix("panic: ").unwrap_or(first);
     if first == "NoExtensionBias" {
         return GrammarError::nothing();

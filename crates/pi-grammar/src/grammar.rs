@@ -154,6 +154,13 @@ fn tidy(schema: &mut Map<String, Value>, count: &mut usize) -> Result<(), Gramma
             ("multipleOf", Value::Number(_)) if number.is_some_and(|factor| !FACTORS.contains(&factor)) => {
                 return Err(GrammarError::Meaning("multipleOf: expected a number from 1e-8 to 1e8".into()));
             }
+            // a number without a fraction is an integer, however it is written
+            (
+                "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties",
+                Value::Number(n),
+            ) if n.is_f64() && number.is_some_and(|n| n.fract() == 0.0 && (0.0..=FARTHEST).contains(&n)) => {
+                *value = json!(number.unwrap_or_default() as u64);
+            }
             // a reference may point into what is no schema by its place
             ("enum", Value::Array(all)) => all.iter().try_for_each(|one| data(one, count))?,
             (key, value) if is_data(key) => data(value, count)?,

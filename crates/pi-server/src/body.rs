@@ -20,12 +20,15 @@ pub(crate) async fn object(app: &App, request: Request) -> Result<Fields, ApiErr
     if request.body().size_hint().lower() > limit as u64 {
         return Err(ApiError::body(limit));
     }
+    // JSON may take forty times its length in memory: few long bodies are there at a time
+    let long = request.body().size_hint().exact().is_none_or(|n| n >= LONG as u64);
+    let place = if long { app.long_bodies.clone().acquire_owned().await.ok() } else { None };
     let bytes = timeout(app.options.body_timeout, read(request.into_body(), limit)).await;
     let bytes = bytes.map_err(|_| ApiError::slow_body())??;
     match bytes.len() {
         0..LONG => parsed(&bytes),
         // it takes long enough to keep others waiting
-        _ => blocking(move || parsed(&bytes)).await,
+        _ => Ok(blocking(move || parsed(&bytes)).await?.holding(place)),
     }
 }
 

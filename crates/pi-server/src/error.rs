@@ -111,9 +111,11 @@ impl ApiError {
         Self { retry_after: Some(seconds), ..error }
     }
 
-    /// 503 or, in a stream, an event: the request took longer than it may.
+    /// 504 or, in a stream, an event: the request took longer than it may. Not 503, which balancers take as a reason to ask another.
     pub fn deadline() -> Self {
-        Self { code: Some("timeout"), ..Self::unavailable("the request took longer than this server allows", 1) }
+        let error =
+            Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", "the request took longer than this server allows");
+        Self { code: Some("timeout"), ..error }
     }
 
     /// 500: the engine failed.

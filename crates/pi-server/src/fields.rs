@@ -3,14 +3,20 @@
 use crate::error::ApiError;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The object that a request brought.
-#[derive(Clone, Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+#[derive(Debug)]
+pub(crate) struct Fields(Map<String, Value>, Option<OwnedSemaphorePermit>);
 
 impl Fields {
     pub(crate) fn new(fields: Map<String, Value>) -> Self {
-        Self(fields)
+        Self(fields, None)
+    }
+
+    /// Keeps a place for as long as there are these.
+    pub(crate) fn holding(self, place: Option<OwnedSemaphorePermit>) -> Self {
+        Self(self.0, place)
     }
 
     /// The value of a field, if it has one.

@@ -48,7 +48,7 @@ impl Default for ServerOptions {
             timeout: Some(Duration::from_secs(3600)),
             header_timeout: Duration::from_secs(20),
             body_timeout: Duration::from_secs(60),
-            body_limit: 16 << 20,
+            body_limit: 4 << 20,
             api_keys: Vec::new(),
             cors: Vec::new(),
             sampling: SamplingParams::default(),

@@ -26,7 +26,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 
 /// An OpenAI-compatible server. Mount its [`router`](Self::router) into a program of your own, or let [`serve`](Self::serve) do the
 /// rest. When it and its routers are dropped, the engine's thread ends after the answers in progress.
@@ -41,7 +41,17 @@ pub(crate) struct App {
     pub state: Arc<State>,
     pub jobs: Sender<Job>,
     pub door: Arc<Door>,
+    /// Places for forms that are being compiled.
+    pub compiling: Arc<Semaphore>,
+    /// Places for long bodies, from their arrival until there is a prompt.
+    pub long_bodies: Arc<Semaphore>,
 }
+
+/// Long bodies at a time.
+const LONG_BODIES: usize = 8;
+
+/// Forms that are compiled at a time.
+const COMPILING: usize = 2;
 
 impl Server {
     /// Starts the engine's thread. It calls `load` first; until that is done, `/health` and all other routes answer 503.
@@ -62,7 +72,9 @@ impl Server {
         let state = Arc::new(State::new(options.parallel));
         let (jobs, todo) = mpsc::channel();
         let door = Door::new(options.parallel.saturating_add(options.queue));
-        let app = Arc::new(App { options: options.clone(), state: state.clone(), jobs, door });
+        let long_bodies = Arc::new(Semaphore::new(LONG_BODIES));
+        let compiling = Arc::new(Semaphore::new(COMPILING));
+        let app = Arc::new(App { options: options.clone(), state: state.clone(), jobs, door, compiling, long_bodies });
         let work = move || {
             // Our own mistakes must not leave a server that takes requests and never answers.
             let worked = catch_unwind(AssertUnwindSafe(|| work(&options, &state, load, &todo)));

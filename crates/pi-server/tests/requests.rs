@@ -205,6 +205,8 @@ fn every_wrong_field_is_named() {
         ("n_predict", json!(0)),
         ("mirostat", json!(2)),
         ("guided_json", json!({})),
+        ("guided_regex", json!("a")),
+        ("structured_outputs", json!({"choice": ["a"]})),
     ] {
         assert_eq!(chat(json!({field: value})).refused(400), field);
     }

@@ -93,7 +93,10 @@ impl Graphs {
             }
             None => {
                 if self.known.len() >= KNOWN {
-                    self.known.retain(|_, known| known.is_some());
+                    self.forget(|known| known.is_some());
+                    if self.known.len() >= KNOWN {
+                        self.forget_old();
+                    }
                 }
                 if self.known.len() < KNOWN {
                     self.known.insert(name, None);
@@ -114,11 +117,19 @@ impl Graphs {
     /// Whether there is room for so many kernels more, after what was not used for long is gone.
     fn has_room(&mut self, kernels: usize) -> bool {
         if self.kernels + kernels > KERNELS {
-            let turn = self.turn;
-            self.known.retain(|_, known| known.as_ref().is_none_or(|k| turn - k.used < OLD));
-            self.kernels = self.known.values().flatten().map(|k| k.kernels).sum();
+            self.forget_old();
         }
         self.kernels + kernels <= KERNELS
+    }
+
+    fn forget_old(&mut self) {
+        let turn = self.turn;
+        self.forget(|known| known.as_ref().is_none_or(|k| turn - k.used < OLD));
+    }
+
+    fn forget(&mut self, keep: impl Fn(&Option<Known>) -> bool) {
+        self.known.retain(|_, known| keep(known));
+        self.kernels = self.known.values().flatten().map(|k| k.kernels).sum();
     }
 
     /// # Safety

@@ -20,9 +20,11 @@ use crate::{
     chat,
     failure::{Failure, Result},
     flags::RunFlags,
+    form,
     interrupt::INTERRUPTED,
     output::say,
     prompt, serve,
+    writing::check_other,
 };
 use drive::{Drive, Ended};
 use input::Inputs;
@@ -52,7 +54,11 @@ pub fn run(flags: &RunFlags, prompts: &Path, output: &Path, path: &Path) -> Resu
     if flags.escape && flags.reverse_prompt.is_empty() {
         return Err(Failure::Usage("--escape has nothing to act on: with --prompts it is for --reverse-prompt".into()));
     }
-    let defaults = Defaults { stop: prompt::stops(flags)?, ignore_eos: flags.ignore_eos };
+    for written in [output, &*results::beside(output)] {
+        check_other(written, [("the file of prompts", prompts), ("the model", path)])?;
+    }
+    let form = flags.form.grammar()?.map(|(grammar, from)| form::field(&grammar, &from)).transpose()?;
+    let defaults = Defaults { stop: prompt::stops(flags)?, ignore_eos: flags.ignore_eos, form };
     let template = flags.batch.chat_template.as_deref().map(chat::source).transpose()?;
     let survey = input::survey(prompts)?;
     let settings = Settings::new(flags, &defaults, template.as_deref(), path, &survey)?;
@@ -89,15 +95,16 @@ pub fn run(flags: &RunFlags, prompts: &Path, output: &Path, path: &Path) -> Resu
         drive.run(&asked).await
     });
     runtime.shutdown_background(); // what is still being prepared is not waited for
-    finish(ended?, output, &survey)
+    finish(ended?, output, &survey, flags.batch.overwrite)
 }
 
 /// Says how it went, and ends the output if all is there.
-fn finish(ended: Ended, output: &Path, survey: &input::Survey) -> Result {
+fn finish(ended: Ended, output: &Path, survey: &input::Survey, overwrites: bool) -> Result {
     let shown = output.display();
     let done = ended.results.ready();
     if ended.interrupted {
-        say(&format!("interrupted: {done} of {} lines are done; the same command goes on from there", survey.lines));
+        let command = if overwrites { "the same command without --overwrite" } else { "the same command" };
+        say(&format!("interrupted: {done} of {} lines are done; {command} goes on from there", survey.lines));
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if ended.sum != survey.sum {

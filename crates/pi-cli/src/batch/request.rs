@@ -6,7 +6,12 @@ use serde_json::{Map, Value, json};
 pub struct Defaults {
     pub stop: Vec<String>,
     pub ignore_eos: bool,
+    /// What answers must look like: a field and its value.
+    pub form: Option<(&'static str, Value)>,
 }
+
+/// Fields that say what an answer must look like.
+const FORMS: [&str; 3] = ["response_format", "json_schema", "grammar"];
 
 /// A request for the server.
 pub struct Request {
@@ -23,6 +28,10 @@ pub fn read(bytes: &[u8], defaults: &Defaults) -> (Value, Result<Request, Value>
     };
     match fields.remove("id") {
         None | Some(Value::Null) => (Value::Null, request(fields, defaults)),
+        // a number with more digits than numbers keep would come back as another
+        Some(Value::Number(id)) if id.as_f64().is_none_or(|n| id.is_f64() && n.abs() > 9e15) => {
+            (Value::Null, Err(wrong(Some("id"), "expected a string or a shorter number")))
+        }
         Some(id @ (Value::String(_) | Value::Number(_))) => (id, request(fields, defaults)),
         Some(_) => (Value::Null, Err(wrong(Some("id"), "expected a string or a number"))),
     }
@@ -39,7 +48,10 @@ fn request(mut fields: Map<String, Value>, defaults: &Defaults) -> Result<Reques
     if fields.get("stream").is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false))) {
         return Err(wrong(Some("stream"), "answers are written whole"));
     }
-    let (stop, ignore_eos) = (given("stop"), given("ignore_eos"));
+    let (stop, ignore_eos, formed) = (given("stop"), given("ignore_eos"), FORMS.iter().any(|name| given(name)));
+    if let (false, Some((name, value))) = (formed, &defaults.form) {
+        fields.insert((*name).into(), value.clone());
+    }
     if !stop && !defaults.stop.is_empty() {
         fields.insert("stop".into(), json!(defaults.stop));
     }
@@ -87,7 +99,7 @@ mod tests {
     use super::*;
 
     fn defaults() -> Defaults {
-        Defaults { stop: vec!["END".into()], ignore_eos: true }
+        Defaults { stop: vec!["END".into()], ignore_eos: true, form: None }
     }
 
     #[test]
@@ -103,11 +115,22 @@ mod tests {
     }
 
     #[test]
+    fn the_form_of_answers_is_that_of_the_line_or_else_that_of_all() {
+        let all = Defaults { stop: Vec::new(), ignore_eos: false, form: Some(("grammar", json!("root ::= \"a\""))) };
+        let body = |line: &str| read(line.as_bytes(), &all).1.ok().unwrap().body;
+        assert_eq!(body(r#"{"prompt": "a"}"#)["grammar"], "root ::= \"a\"");
+        assert_eq!(body(r#"{"prompt": "a", "json_schema": null}"#)["grammar"], "root ::= \"a\"");
+        let own = body(r#"{"prompt": "a", "response_format": {"type": "text"}}"#);
+        assert_eq!(own, json!({"prompt": "a", "response_format": {"type": "text"}}));
+    }
+
+    #[test]
     fn what_is_wrong_with_a_line_is_said_with_the_fields_name_and_its_id() {
         for (line, id, param) in [
             (r#"{"id": "a"}"#, json!("a"), json!("prompt")),
             (r#"{"id": "b", "prompt": "x", "messages": []}"#, json!("b"), json!("messages")),
             (r#"{"prompt": "x", "stream": true}"#, Value::Null, json!("stream")),
+            (r#"{"id": 12345678901234567890123, "prompt": "x"}"#, Value::Null, json!("id")),
             (r#"{"id": [], "prompt": "x"}"#, Value::Null, json!("id")),
             ("[]", Value::Null, Value::Null),
             ("{", Value::Null, Value::Null),

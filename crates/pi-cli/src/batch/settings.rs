@@ -42,6 +42,7 @@ impl Settings {
             ),
             ("--n-predict", flags.n_predict.to_string()),
             ("--reverse-prompt", format!("{:?}", defaults.stop)),
+            ("the form of answers", defaults.form.as_ref().map_or("none".into(), |(_, form)| form.to_string())),
             ("--ignore-eos", defaults.ignore_eos.to_string()),
             ("--temp", s.temp.to_string()),
             ("--top-k", s.top_k.to_string()),

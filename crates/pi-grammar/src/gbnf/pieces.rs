@@ -51,10 +51,16 @@ impl Alphabet {
 
     fn set(&self, chars: &Chars) -> Set {
         let mut set = self.none();
-        for (i, &cut) in self.0.iter().enumerate() {
-            let inside = chars.ranges.iter().any(|(a, b)| (u32::from(*a)..=u32::from(*b)).contains(&cut));
-            if inside != chars.not {
-                set[i / 64] |= 1 << (i % 64);
+        // both ends of a range are cuts
+        let place = |c: u32| self.0.partition_point(|&cut| cut < c);
+        for (a, b) in &chars.ranges {
+            (place(u32::from(*a))..place(u32::from(*b) + 1)).for_each(|i| set[i / 64] |= 1 << (i % 64));
+        }
+        if chars.not {
+            set.iter_mut().for_each(|word| *word = !*word);
+            // behind the last stretch there is none
+            if let (Some(last), n @ 1..) = (set.last_mut(), self.0.len() % 64) {
+                *last &= (1 << n) - 1;
             }
         }
         set

@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
         let mut atoms = Vec::new();
         loop {
             match self.peek() {
-                None | Some('\n' | '\r') => return Err(self.wrong(at, "the text that begins here has no end".into())),
+                None => return Err(self.wrong(at, "the text that begins here has no end".into())),
                 Some('"') => break,
                 Some(_) => {
                     let c = self.character()?;
@@ -284,7 +284,7 @@ impl<'a> Reader<'a> {
         loop {
             let at = self.at;
             match self.peek() {
-                None | Some('\n' | '\r') => {
+                None => {
                     return Err(self.wrong(start, "the class that begins here has no end".into()));
                 }
                 Some(']') => break,

@@ -169,3 +169,16 @@ fn lark_and_regular_expressions_that_mean_harm_are_over_soon() {
     let _ = try_out(&Grammar::Regex("(".repeat(100_000)));
     let _ = try_out(&Grammar::Regex("(?:a?){100}{100}{100}".into()));
 }
+
+#[test]
+fn a_long_chain_of_rules_over_a_large_class_is_over_soon() {
+    let class: String = (0..3780u32).filter_map(|i| char::from_u32(0x4E00 + 2 * i)).collect();
+    let chain: String = (0..195).map(|i| format!("r{i} ::= r{} \"x\"\n", i + 1)).collect();
+    let _ = try_out(&Grammar::Gbnf(format!("root ::= r0 root | \"\"\n{chain}r195 ::= [{class}]")));
+}
+
+#[test]
+fn a_pattern_that_is_wrong_is_told_with_the_reason() {
+    let error = try_out(&schema(json!({"type": "string", "pattern": "^(?=a)b$"}))).unwrap_err();
+    assert!(error.contains("(?=a)b") && error.contains("look-around"), "{error}");
+}

@@ -121,3 +121,10 @@ fn strings_and_numbers_of_json_are_pieces() {
     // no rule sees what is in a string: an escape, or a letter of true
     assert!(!rules.is_empty() && rules.iter().all(|rule| !rule.contains("x{5c}") && !rule.contains("x{74}")), "{lark}");
 }
+
+#[test]
+fn literals_and_classes_may_have_line_ends_in_them() {
+    let grammar = Grammar::Gbnf("root ::= \"a\nb\" [ \t\n]* \"c\"".into());
+    assert!(accepts(compile(&grammar), "a\nb\n \tc"));
+    assert!(!accepts(compile(&grammar), "a b c"));
+}

@@ -74,8 +74,8 @@ impl Reply {
     }
 
     /// The answer may have calls in this form.
-    pub(super) fn with_calls(self, format: Option<ToolFormat>) -> Self {
-        Self { calls: format.map(Recogniser::new), ..self }
+    pub(super) fn with_calls(self, format: Option<ToolFormat>, only: bool) -> Self {
+        Self { calls: format.map(|format| Recogniser::new(format).only_calls(only)), ..self }
     }
 
     /// The response. Nothing is sent before the request has a slot, so that what keeps it from one has a status of its own.

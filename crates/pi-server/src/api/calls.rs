@@ -6,7 +6,7 @@ use crate::{
     state::Model,
     tools::{Choice, ToolFormat, Tools, grammar},
 };
-use pi_grammar::{Grammar, Matcher};
+use pi_grammar::{Grammar, GrammarError, Matcher};
 use serde_json::Value;
 
 /// The form of calls of a model's template.
@@ -49,6 +49,9 @@ pub(super) fn compile(
     let compiler = model.compiler().map_err(|e| refused("tools", e))?;
     let all = grammar(format, tools, answer, &**model.engine.tokenizer());
     compiler.compile(&all).map_err(|e| {
+        if matches!(e, GrammarError::TooMuch(_)) {
+            return refused("tools", &e); // to compile them once more, one by one, would take long
+        }
         // whose schema is it?
         let single = tools.functions.iter().enumerate().find_map(|(i, function)| {
             let schema = Value::Object(function.parameters.clone());

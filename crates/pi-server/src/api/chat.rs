@@ -13,7 +13,7 @@ use crate::{
     error::ApiError,
     fields::{Fields, wrong},
     state::Model,
-    tools,
+    tools::{self, Choice},
 };
 use axum::extract::{Request, State};
 use pi_engine::pi_core::text::TokenId;
@@ -27,9 +27,12 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
     let form = form::read(&mut fields)?;
     let tools = tools::read(&mut fields)?;
     let format = tools.is_some().then(|| calls::format(&model, app.options.tool_format)).transpose()?;
+    let only_calls = tools.as_ref().is_some_and(|tools| tools.choice != Choice::Auto);
     let conversation = conversation(&mut fields, tools.as_ref().map(|tools| tools.list.clone()))?;
     let ticket = enter(&app)?;
+    let turn = form::turn(&app, format.is_some() || form.is_some()).await;
     let asked = model.clone();
+    // the place is kept as long as there is work, even if the client leaves meanwhile
     let order = blocking(move || {
         let prompt = prompt(&asked, &conversation)?;
         let (form, shown) = match (tools, format) {
@@ -39,11 +42,12 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
             }
             _ => (form.map(|form| form.compile(&asked)).transpose()?, Vec::new()),
         };
-        Ok(Order { prompt, param: "messages", form, shown })
+        drop((turn, fields));
+        Ok(Order { ticket, prompt, param: "messages", form, shown })
     })
     .await?;
-    let (events, seed) = submit(&app, &model, ticket, order, &params)?;
-    let reply = Reply::new(Shape::Chat, &app, model, &params, seed).with_calls(format);
+    let (events, seed) = submit(&app, &model, order, &params)?;
+    let reply = Reply::new(Shape::Chat, &app, model, &params, seed).with_calls(format, only_calls);
     reply.respond(events, params.stream).await
 }
 

@@ -30,14 +30,17 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
         }
     }
     let ticket = enter(&app)?;
+    let turn = form::turn(&app, form.is_some()).await;
     let asked = model.clone();
+    // the place is kept as long as there is work, even if the client leaves meanwhile
     let order = blocking(move || {
         let prompt = tokens(&asked, prompt)?;
         let form = form.map(|form| form.compile(&asked)).transpose()?;
-        Ok(Order { prompt, param: "prompt", form, shown: Vec::new() })
+        drop((turn, fields));
+        Ok(Order { ticket, prompt, param: "prompt", form, shown: Vec::new() })
     })
     .await?;
-    let (events, seed) = submit(&app, &model, ticket, order, &params)?;
+    let (events, seed) = submit(&app, &model, order, &params)?;
     Reply::new(Shape::Text, &app, model, &params, seed).respond(events, params.stream).await
 }
 

@@ -3,16 +3,24 @@
 use crate::{
     error::ApiError,
     fields::{Fields, wrong},
+    server::App,
     state::Model,
 };
 use pi_grammar::{Grammar, GrammarError, Matcher};
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A form, and the field that it came from.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Form {
     pub field: &'static str,
     pub grammar: Grammar,
+}
+
+/// Waits until there is room to compile a form, if there is one. Few are compiled at a time: one may take as long as a second, and
+/// prompts and long bodies need threads as well.
+pub(super) async fn turn(app: &App, wanted: bool) -> Option<OwnedSemaphorePermit> {
+    if wanted { app.compiling.clone().acquire_owned().await.ok() } else { None }
 }
 
 /// The form that a request asks for, if it does.

@@ -21,6 +21,8 @@ pub(super) fn read(messages: Option<Value>) -> Result<Vec<Value>, ApiError> {
 pub(super) fn refused(error: &TemplateError) -> ApiError {
     match error {
         TemplateError::Message { field, why } => ApiError::field(field, why),
+        // not the client's fault
+        TemplateError::Hangs(_) => ApiError::engine(error.to_string()),
         error => ApiError::field("messages", error.to_string()),
     }
 }

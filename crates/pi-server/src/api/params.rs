@@ -80,9 +80,13 @@ impl Params {
 }
 
 /// Fields of OpenAI's and of other servers that change an answer, and mean nothing here.
-const NOT_BUILT: [&str; 19] = [
+const NOT_BUILT: [&str; 23] = [
     "functions",
     "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
     "suffix",
     "echo",
     "audio",

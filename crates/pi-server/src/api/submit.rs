@@ -38,6 +38,7 @@ pub(super) fn enter(app: &App) -> Result<Ticket, ApiError> {
 
 /// What the engine is to work on.
 pub(super) struct Order {
+    pub ticket: Ticket,
     pub prompt: Vec<TokenId>,
     /// The field that the prompt came from.
     pub param: &'static str,
@@ -54,11 +55,10 @@ pub(super) struct Order {
 pub(super) fn submit(
     app: &App,
     model: &Model,
-    ticket: Ticket,
     order: Order,
     params: &Params,
 ) -> Result<(UnboundedReceiver<Event>, u64), ApiError> {
-    let Order { prompt, param, form, shown } = order;
+    let Order { ticket, prompt, param, form, shown } = order;
     if prompt.is_empty() {
         return Err(ApiError::field(param, "expected at least one token, got none"));
     }

@@ -73,11 +73,12 @@ fn arguments(i: usize, message: &mut Map<String, Value>) -> Result<(), TemplateE
         let Some(function) = function.filter(|function| function.get("name").is_some_and(Value::is_string)) else {
             return Err(wrong(format!("{field}[{k}].function"), "an object with a name is needed"));
         };
-        if let Some(arguments) = function.get_mut("arguments")
-            && let Some(text) = arguments.as_str()
-            && let Ok(object @ Value::Object(_)) = serde_json::from_str(text)
-        {
-            *arguments = object;
+        let arguments = function.entry("arguments").or_insert(Value::Null);
+        match arguments.as_str().map(serde_json::from_str) {
+            Some(Ok(object @ Value::Object(_))) => *arguments = object,
+            // a call without arguments
+            None if arguments.is_null() => *arguments = Value::Object(Map::new()),
+            _ => {}
         }
         if let Some(call) = call.as_object_mut() {
             call.entry("type").or_insert("function".into());

@@ -5,10 +5,10 @@
 use super::TemplateError;
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         mpsc::{self, RecvTimeoutError},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -26,38 +26,67 @@ pub(super) fn large<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Templ
     })
 }
 
-/// Work that may take a limited time each. While one that took longer is still busy, there is no other: they must not become many.
+/// Work that may take a limited time each. What took longer keeps its place until it is done, so that it cannot become much.
 #[derive(Debug, Default)]
 pub(super) struct Timed {
-    late: Mutex<Option<JoinHandle<()>>>,
+    busy: Arc<Busy>,
 }
 
+/// Threads that are at work.
+#[derive(Debug, Default)]
+struct Busy {
+    threads: Mutex<usize>,
+    one_less: Condvar,
+}
+
+/// Most threads at a time.
+pub(super) const THREADS: usize = 4;
+
 impl Timed {
-    /// As [`large`], but does not wait for longer than `limit`: whatever `work` does after that, it does for nobody.
+    /// As [`large`], but does not wait for longer than `limit`, and as long for a place: whatever `work` does after that, it does
+    /// for nobody.
     ///
     /// # Errors
-    /// As [`large`]; [`TemplateError::Hangs`] if it takes longer, or an earlier one is not done yet.
+    /// As [`large`]; [`TemplateError::Hangs`] if it takes longer, or earlier ones do not end.
     pub fn run<T: Send + 'static>(
         &self,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, TemplateError> {
-        let late = || self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        if late().as_ref().is_some_and(|thread| !thread.is_finished()) {
-            return Err(TemplateError::Hangs(limit));
-        }
+        let place = Place::take(&self.busy, limit).ok_or(TemplateError::Hangs(limit))?;
         let (done, result) = mpsc::channel();
         let work = move || {
-            let _ = done.send(work()); // nobody waits any more
+            let _ = done.send(work()); // nobody may be waiting any more
+            drop(place);
         };
-        let thread = builder().spawn(work).map_err(|e| no_thread(&e))?;
+        builder().spawn(work).map_err(|e| no_thread(&e))?;
         result.recv_timeout(limit).map_err(|e| match e {
-            RecvTimeoutError::Timeout => {
-                *late() = Some(thread);
-                TemplateError::Hangs(limit)
-            }
+            RecvTimeoutError::Timeout => TemplateError::Hangs(limit),
             RecvTimeoutError::Disconnected => failed(),
         })
+    }
+}
+
+/// One of the threads. It is free again when this is dropped.
+struct Place(Arc<Busy>);
+
+impl Place {
+    fn take(busy: &Arc<Busy>, limit: Duration) -> Option<Self> {
+        let threads = busy.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = busy.one_less.wait_timeout_while(threads, limit, |threads| *threads >= THREADS);
+        let (mut threads, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *threads >= THREADS {
+            return None;
+        }
+        *threads += 1;
+        Some(Self(busy.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.one_less.notify_one();
     }
 }
 

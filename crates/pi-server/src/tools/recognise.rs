@@ -35,11 +35,18 @@ pub(crate) struct Recogniser {
     /// What was not understood yet.
     held: String,
     calls: usize,
+    /// Whether the answer is nothing but calls: text is then an announcement that was cut off.
+    only_calls: bool,
 }
 
 impl Recogniser {
     pub(crate) fn new(format: ToolFormat) -> Self {
-        Self { format, state: State::Text, held: String::new(), calls: 0 }
+        Self { format, state: State::Text, held: String::new(), calls: 0, only_calls: false }
+    }
+
+    /// The answer may have calls only.
+    pub(crate) fn only_calls(self, only_calls: bool) -> Self {
+        Self { only_calls, ..self }
     }
 
     /// Whether the answer has calls, and the last of them is complete.
@@ -63,7 +70,7 @@ impl Recogniser {
     /// What was held back when the answer ended. A call whose name is not whole is left out.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
-        let is_text = matches!(self.state, State::Text | State::Plain) && !held.is_empty();
+        let is_text = matches!(self.state, State::Text | State::Plain) && !held.is_empty() && !self.only_calls;
         is_text.then_some(Part::Text(held)).into_iter().collect()
     }
 

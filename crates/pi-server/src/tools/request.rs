@@ -87,6 +87,9 @@ fn function(tool: &Value, i: usize) -> Result<Function, ApiError> {
         let expected = format!("expected 1 to {NAME} letters, digits, underscores, dashes and dots");
         return Err(ApiError::field(field + ".name", expected));
     };
+    if function.get("description").is_some_and(|text| !text.is_string() && !text.is_null()) {
+        return Err(ApiError::field(field + ".description", "expected a string"));
+    }
     let mut parameters = match function.get("parameters") {
         // nothing is said of parameters: there are none
         None | Some(Value::Null) => Map::from_iter([("additionalProperties".to_string(), Value::Bool(false))]),

@@ -249,6 +249,7 @@ fn wrong_tools_are_refused_with_their_field() {
             "tools[0].function.parameters",
         ),
         (one(json!({"name": "a", "parameters": {"not": {}}, "strict": true})), "tools[0].function.parameters"),
+        (one(json!({"name": "a", "description": 5})), "tools[0].function.description"),
         (one(json!({"name": "a", "strict": 1})), "tools[0].function.strict"),
         (json!({"tools": [tools()[1], tools()[1]]}), "tools[1].function.name"),
         (json!({"tool_choice": "always"}), "tool_choice"),
@@ -274,4 +275,20 @@ fn wrong_tools_are_refused_with_their_field() {
     let got = serve_with(odd, told).post("/v1/chat/completions", &asked(json!({"tool_choice": named}))).ok();
     assert_eq!(got["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "now");
     server.is_well();
+}
+
+#[test]
+fn a_call_that_is_cut_off_is_no_text_and_one_without_arguments_has_none() {
+    let server = serve(HERMES);
+    let named = json!({"type": "function", "function": {"name": "now"}});
+    for max_tokens in 1..6 {
+        let body = asked(json!({"tool_choice": named, "max_tokens": max_tokens}));
+        let choice = server.post("/v1/chat/completions", &body).ok()["choices"][0].clone();
+        assert!(matches!(choice["message"]["content"].as_str(), None | Some("")), "{choice}");
+        assert_eq!(choice["finish_reason"], "length");
+    }
+    let call = json!({"id": "c", "type": "function", "function": {"name": "now"}});
+    let messages = json!([{"role": "user", "content": "When?"}, {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "noon"}]);
+    server.post("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 1})).ok();
 }

@@ -228,3 +228,26 @@ fn calls_that_make_no_sense_are_refused() {
         assert!(said.code == Some(1) && said.err.contains(why) && !out.exists(), "{}", said.err);
     }
 }
+
+#[test]
+fn forms_are_those_of_all_lines_and_what_is_read_is_not_written() {
+    let lines = [
+        "{\"prompt\": \"Once\", \"max_tokens\": 40}",
+        "{\"prompt\": \"A dog\", \"grammar\": \"root ::= \\\"yes\\\"\"}",
+    ];
+    let place = Place::new(&lines.map(String::from));
+    let form = ["--json-schema", r#"{"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 3}"#];
+    let said = said(place.command("").args(form));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let answers = place.answers();
+    let items: Vec<u64> = serde_json::from_str(answers[0]["text"].as_str().unwrap()).unwrap();
+    assert!((2..=3).contains(&items.len()) && items.iter().all(|n| [1, 2].contains(n)), "{items:?}");
+    assert_eq!(answers[1]["text"], "yes");
+
+    let before = fs::read(place.path("in.jsonl")).unwrap();
+    let mut command = pi();
+    command.args(["run", "--overwrite", "--prompts"]).arg(place.path("in.jsonl"));
+    let said = crate::common::said(command.arg("-o").arg(place.path("./in.jsonl")).current_dir(repository("")));
+    assert!(said.code == Some(1) && said.err.contains("this is the file of prompts"), "{}", said.err);
+    assert_eq!(fs::read(place.path("in.jsonl")).unwrap(), before);
+}
