@@ -7,26 +7,30 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The object that a request brought.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>, Option<OwnedSemaphorePermit>);
+pub(crate) struct Fields {
+    all: Map<String, Value>,
+    /// Free again when this is dropped.
+    _place: Option<OwnedSemaphorePermit>,
+}
 
 impl Fields {
     pub(crate) fn new(fields: Map<String, Value>) -> Self {
-        Self(fields, None)
+        Self { all: fields, _place: None }
     }
 
     /// Keeps a place for as long as there are these.
     pub(crate) fn holding(self, place: Option<OwnedSemaphorePermit>) -> Self {
-        Self(self.0, place)
+        Self { _place: place, ..self }
     }
 
     /// The value of a field, if it has one.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|v| !v.is_null())
+        self.all.get(name).filter(|v| !v.is_null())
     }
 
     /// The same, taken out.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|v| !v.is_null())
+        self.all.remove(name).filter(|v| !v.is_null())
     }
 
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, ApiError> {
