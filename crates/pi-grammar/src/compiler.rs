@@ -49,7 +49,7 @@ impl Compiler {
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
         let mut factory = factory.map_err(|e| wrong(e.to_string()))?;
         factory.quiet();
-        *factory.limits_mut() = limits();
+        *factory.limits_mut() = limits(words.len());
         Ok(Self { factory })
     }
 
@@ -79,12 +79,13 @@ impl Compiler {
 }
 
 /// What one form may cost: to compile it, with each token, and in memory (some kilobytes per state).
-fn limits() -> ParserLimits {
+fn limits(tokens: usize) -> ParserLimits {
     ParserLimits {
         max_items_in_row: 5000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
-        step_max_items: 50_000,
+        // where a grammar has no pieces, a step looks at some items for each token
+        step_max_items: (4 * tokens).clamp(50_000, 300_000),
         max_lexer_states: 50_000,
         max_grammar_size: 250_000,
         precompute_large_lexemes: false,

@@ -200,7 +200,6 @@ fn requests_that_take_too_long_are_ended() {
     until("it runs", || server.metric("pi_requests_running") == 1.0);
     let waiting = server.post("/v1/completions", &endless(json!({})));
     waiting.refused(504);
-    assert!(waiting.header("retry-after").is_some());
     let text = read_all(&running);
     assert!(text.contains("data: {\"error\":") && text.contains("timeout") && !text.contains("[DONE]"), "{text}");
     server.is_well();

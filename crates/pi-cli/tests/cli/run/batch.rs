@@ -232,7 +232,7 @@ fn calls_that_make_no_sense_are_refused() {
 #[test]
 fn forms_are_those_of_all_lines_and_what_is_read_is_not_written() {
     let lines = [
-        "{\"prompt\": \"Once\", \"max_tokens\": 40}",
+        "{\"prompt\": \"Once\", \"max_tokens\": 200}",
         "{\"prompt\": \"A dog\", \"grammar\": \"root ::= \\\"yes\\\"\"}",
     ];
     let place = Place::new(&lines.map(String::from));
