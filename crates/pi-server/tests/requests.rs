@@ -472,46 +472,7 @@ fn whatever_comes_is_answered_or_refused_and_never_a_failure_of_the_server() {
         "[{}]",
         "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}]",
     ];
-    let names = [
-        "prompt",
-        "messages",
-        "model",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repeat_penalty",
-        "repeat_last_n",
-        "stop",
-        "presence_penalty",
-        "frequency_penalty",
-        "max_tokens",
-        "max_completion_tokens",
-        "seed",
-        "stream",
-        "stream_options",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "n",
-        "best_of",
-        "echo",
-        "suffix",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "grammar",
-        "cache_prompt",
-        "ignore_eos",
-        "add_generation_prompt",
-        "chat_template_kwargs",
-        "content",
-        "tokens",
-        "user",
-        "with_pieces",
-        "add_special",
-        "parse_special",
-    ];
+    let names = mutated::FIELDS;
     let good = [
         ("/v1/completions", "\"prompt\":\"a\""),
         ("/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"),
@@ -538,5 +499,20 @@ fn whatever_comes_is_answered_or_refused_and_never_a_failure_of_the_server() {
         }
     }
     assert!((100..500).contains(&answered), "{answered} of 600: both happen");
+    server.is_well();
+}
+
+// compiling once went on for clients that had left, in as many threads as they had asked for
+#[test]
+fn a_form_that_is_compiled_keeps_its_place_though_its_client_left() {
+    let server = start(ServerOptions { parallel: 1, queue: 1, ..options() });
+    let doubled: String = (0..300).map(|i| format!("A{i}: A{0} A{0}\n", i + 1)).collect();
+    let lark = json!({"syntax": "lark", "definition": format!("start: A0\n{doubled}A300: \"x\"")});
+    for _ in 0..8 {
+        drop(server.open("/v1/completions", &json!({"prompt": "x", "max_tokens": 1, "grammar": lark})));
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    until("some are refused", || server.metric("pi_requests_refused_total") >= 1.0);
+    until("all are over", || server.server.requests() == 0);
     server.is_well();
 }

@@ -125,7 +125,7 @@ impl ChatTemplate {
         }
         let source = python::known_tags(source);
         let environment = Arc::get_mut(&mut self.environment);
-        let environment = environment.expect("nothing is rendered before the template is there");
+        let environment = environment.ok_or_else(|| TemplateError::Syntax("it is in use already".into()))?;
         stack::large(move || {
             environment.add_template_owned(name, source).map_err(|e| TemplateError::Syntax(e.to_string()))
         })?

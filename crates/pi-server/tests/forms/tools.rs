@@ -124,7 +124,7 @@ fn functions_that_must_be_called_are_with_arguments_that_match_in_every_format()
 }
 
 #[test]
-fn a_model_that_may_call_or_not_answers_with_a_text_or_a_call_and_never_with_half_of_one() {
+fn a_model_that_may_call_or_not_answers_with_a_text_and_is_told_of_functions_only_if_it_may_call_them() {
     let server = serve(HERMES);
     let plain = server.post("/v1/chat/completions", &asked(json!({"max_tokens": 40}))).ok();
     let choice = &plain["choices"][0];
@@ -134,16 +134,35 @@ fn a_model_that_may_call_or_not_answers_with_a_text_or_a_call_and_never_with_hal
     assert!(matches!(choice["finish_reason"].as_str(), Some("stop" | "length")));
     let (message, _) = summed(&server.stream("/v1/chat/completions", asked(json!({"max_tokens": 40}))));
     assert_eq!(message["content"], choice["message"]["content"]);
-    // a model that begins a call goes on with one: what makes it begin is that only the beginning of one is likely
-    let begin = server.tokens("<tool_call>")[0];
-    let more = json!({"logit_bias": {begin.to_string(): 100}, "temperature": 0.1, "seed": 1, "max_tokens": 300});
-    let called = server.post("/v1/chat/completions", &asked(more)).ok();
-    assert!(called["choices"][0]["message"].is_object());
     // with no function to call it is not told of any
     let count = |more: Value| server.post("/v1/chat/completions", &asked(more)).ok()["usage"]["prompt_tokens"].as_u64();
     let none = count(json!({"tool_choice": "none", "max_tokens": 1}));
     assert!(none < count(json!({"max_tokens": 1})));
     assert_eq!(none, count(json!({"tools": [], "max_tokens": 1})));
+}
+
+#[test]
+fn a_model_that_begins_a_call_by_itself_goes_on_with_a_whole_one() {
+    // no token of the announcement is in the prompt: tokens that were there are made unlikely below
+    let template = "{% if false %}<tool_call>{\"name\": \"arguments\"}{{ tools }}{% endif %}Once";
+    let server = serve(template);
+    // What makes it begin: only the tokens that announce a call are likely, one after the other, and each once.
+    let vocabulary = server.get("/props").ok()["model"]["vocabulary"].as_u64().unwrap();
+    let mut bias: serde_json::Map<String, Value> = (0..vocabulary).map(|id| (id.to_string(), json!(-100))).collect();
+    let announcement = server.tokens("<tool_call>");
+    assert_eq!(announcement.len(), 7);
+    bias.extend(announcement.iter().map(u32::to_string).zip([100, 78, 62, 60, 38, 36, 36].map(Value::from)));
+    let more = json!({"logit_bias": bias, "presence_penalty": 2, "repeat_penalty": 1000, "repeat_last_n": -1,
+        "parallel_tool_calls": false});
+    let called = server.post("/v1/chat/completions", &asked(more.clone())).ok()["choices"][0].clone();
+    assert_eq!((&called["finish_reason"], &called["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+    let got = calls(&called["message"]);
+    assert_eq!(got.len(), 1);
+    let (name, arguments) = &got[0];
+    assert!(name == "find_person" && is_person(arguments) || name == "now" && arguments == &json!({}), "{called}");
+    let (message, reason) = summed(&server.stream("/v1/chat/completions", asked(more)));
+    assert_eq!(reason, "tool_calls");
+    assert_eq!(message["tool_calls"][0]["function"], called["message"]["tool_calls"][0]["function"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::cell::Cell;
 
 /// What the routes know, and what some server knows.
-const FIELDS: [&str; 48] = [
+pub const FIELDS: [&str; 48] = [
     "prompt",
     "messages",
     "model",
