@@ -1,6 +1,6 @@
 """Starts `pi serve` for the scripts beside this file, and ends it in all cases.
 
-PI   the program to be tested (default: target/debug/pi, built if it is not there)
+PI   the program to be tested (default: target/debug/pi, built if it is not there or older than its sources)
 CI   if set, a test that cannot run is a failure
 """
 
@@ -30,9 +30,20 @@ def skip(why):
 def built(name, *how):
     """A program of the workspace in its debug build, as `cargo build` with `how` makes it."""
     path = TARGET / "debug" / name
-    if not path.exists():
+    if is_old(path):
         subprocess.run(["cargo", "build", *how], cwd=ROOT, check=True)
     return path
+
+
+def is_old(path):
+    """Whether a program is not there, or older than something that it was made of. (Cargo is not asked: for one package alone it would
+    choose other features than for all of them, and build much again.)"""
+    note = path.with_name(path.name + ".d")  # what cargo says of it: the program, a colon, its sources
+    if not path.exists() or not note.exists():
+        return True
+    sources = [re.sub(r"\\(.)", r"\1", word) for word in re.findall(r"(?:\\.|\S)+", note.read_text().split(": ", 1)[1])]
+    built = path.stat().st_mtime
+    return any(not os.path.exists(source) or os.stat(source).st_mtime > built for source in [*sources, ROOT / "Cargo.lock"])
 
 
 def pi():

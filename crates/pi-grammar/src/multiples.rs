@@ -149,7 +149,7 @@ impl Factor {
             (number, places) = (number * 10.0, places + 1);
         }
         let mut factor = Self { digits: number as u128, places };
-        while factor.places > 0 && factor.digits % 10 == 0 {
+        while factor.places > 0 && factor.digits.is_multiple_of(10) {
             factor = Self { digits: factor.digits / 10, places: factor.places - 1 };
         }
         (factor.digits > 0 && factor.digits <= u128::from(u32::MAX)).then_some(factor)
