@@ -36,14 +36,17 @@ def built(name, *how):
 
 
 def is_old(path):
-    """Whether a program is not there, or older than something that it was made of. (Cargo is not asked: for one package alone it would
-    choose other features than for all of them, and build much again.)"""
-    note = path.with_name(path.name + ".d")  # what cargo says of it: the program, a colon, its sources
-    if not path.exists() or not note.exists():
+    """Whether a program is not there, or older than something that it may be made of. (Cargo is not asked each time: for one package
+    alone it chooses other features than for all of them, and builds much again.)"""
+    if not path.exists():
         return True
-    sources = [re.sub(r"\\(.)", r"\1", word) for word in re.findall(r"(?:\\.|\S)+", note.read_text().split(": ", 1)[1])]
+    sources = [ROOT / "Cargo.lock", ROOT / "Cargo.toml"]
+    for top in ("crates", "examples"):
+        for folder, below, names in os.walk(ROOT / top):
+            below[:] = [name for name in below if name not in ("tests", "target")]
+            sources += [pathlib.Path(folder, name) for name in names]
     built = path.stat().st_mtime
-    return any(not os.path.exists(source) or os.stat(source).st_mtime > built for source in [*sources, ROOT / "Cargo.lock"])
+    return any(source.stat().st_mtime > built for source in sources)
 
 
 def pi():

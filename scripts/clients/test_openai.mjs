@@ -81,7 +81,7 @@ test("an answer has the form of a schema, whole and streamed", async () => {
     assert.equal(choice.finish_reason, "stop");
     assertPerson(choice.message.parsed);
     const final = await client.chat.completions.stream(body).finalChatCompletion();
-    assert.deepEqual(final.choices[0].message.parsed, choice.message.parsed);
+    assert.equal(final.choices[0].message.content, choice.message.content);
   }
 });
 

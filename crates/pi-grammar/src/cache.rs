@@ -2,13 +2,19 @@
 
 use std::collections::VecDeque;
 
-/// Values by text: so many, and so many bytes of text. What was not used for the longest time goes first.
+/// Values by text: so many, and so many bytes. What was not used for the longest time goes first.
 pub(crate) struct Cache<T> {
     most: usize,
     most_bytes: usize,
     bytes: usize,
     /// Last used first.
-    all: VecDeque<(String, T)>,
+    all: VecDeque<Kept<T>>,
+}
+
+struct Kept<T> {
+    key: String,
+    bytes: usize,
+    value: T,
 }
 
 impl<T> Cache<T> {
@@ -18,23 +24,24 @@ impl<T> Cache<T> {
 
     /// The value of this text.
     pub(crate) fn get(&mut self, key: &str) -> Option<&T> {
-        let place = self.all.iter().position(|(known, _)| known == key)?;
+        let place = self.all.iter().position(|kept| kept.key == key)?;
         let found = self.all.remove(place)?;
         self.all.push_front(found);
-        self.all.front().map(|(_, value)| value)
+        self.all.front().map(|kept| &kept.value)
     }
 
-    /// Keeps a value, unless its text alone is too long.
-    pub(crate) fn put(&mut self, key: String, value: T) {
-        if key.len() > self.most_bytes || self.most == 0 || self.get(&key).is_some() {
+    /// Keeps a value of so many bytes, unless it is too large alone.
+    pub(crate) fn put(&mut self, key: String, bytes: usize, value: T) {
+        let bytes = bytes.saturating_add(key.len());
+        if bytes > self.most_bytes || self.most == 0 || self.get(&key).is_some() {
             return;
         }
-        self.bytes += key.len();
-        self.all.push_front((key, value));
-        while self.all.len() > self.most || self.bytes > self.most_bytes {
-            let Some((key, _)) = self.all.pop_back() else { return };
-            self.bytes -= key.len();
+        while self.all.len() >= self.most || self.bytes + bytes > self.most_bytes {
+            let Some(oldest) = self.all.pop_back() else { break };
+            self.bytes -= oldest.bytes;
         }
+        self.bytes += bytes;
+        self.all.push_front(Kept { key, bytes, value });
     }
 }
 
@@ -45,24 +52,25 @@ mod tests {
     #[test]
     fn what_was_not_used_for_the_longest_time_goes_first() {
         let mut cache = Cache::new(3, 100);
-        ["a", "b", "c"].iter().zip(1..).for_each(|(key, n)| cache.put(key.to_string(), n));
+        ["a", "b", "c"].iter().zip(1..).for_each(|(key, n)| cache.put(key.to_string(), 0, n));
         assert_eq!(cache.get("a"), Some(&1));
-        cache.put("d".into(), 4);
+        cache.put("d".into(), 0, 4);
         assert_eq!(["a", "c", "d"].map(|key| cache.get(key).copied()), [Some(1), Some(3), Some(4)]);
         assert_eq!(cache.get("b"), None);
     }
 
     #[test]
-    fn texts_are_bounded_together_and_alone() {
+    fn bytes_are_bounded_together_and_alone() {
         let mut cache = Cache::new(9, 10);
-        cache.put("x".repeat(11), 0);
+        cache.put("x".repeat(11), 0, 0);
+        cache.put("x".into(), 10, 0);
         assert!(cache.all.is_empty());
         for n in 0..9 {
-            cache.put(format!("{n}").repeat(4), n);
+            cache.put(format!("{n}").repeat(2), 2, n);
             assert!(cache.all.len() <= 2 && cache.bytes == 4 * cache.all.len(), "{}", cache.bytes);
         }
-        assert_eq!(["8888", "7777", "6666"].map(|key| cache.get(key).copied()), [Some(8), Some(7), None]);
-        cache.put("y".repeat(10), 10);
+        assert_eq!(["88", "77", "66"].map(|key| cache.get(key).copied()), [Some(8), Some(7), None]);
+        cache.put("y".into(), 9, 10);
         assert_eq!((cache.all.len(), cache.bytes), (1, 10));
     }
 }

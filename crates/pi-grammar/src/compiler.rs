@@ -25,8 +25,8 @@ const MOST_BYTES: usize = 1 << 22;
 const MOST_TOKENS: usize = 1 << 21;
 /// Bytes of stack for compiling, which calls itself as deep as forms nest. Only what is used is taken from the system.
 const STACK: usize = 1 << 28;
-/// Forms that are kept after they were compiled, and bytes of their texts.
-const KEPT: (usize, usize) = (32, 1 << 20);
+/// Forms that are kept after they were compiled, and bytes of these.
+const KEPT: (usize, usize) = (32, 1 << 26);
 
 /// Compiles forms for one vocabulary, and keeps the last ones: most clients send the same again and again. Shared between threads.
 pub struct Compiler {
@@ -76,9 +76,9 @@ impl Compiler {
         if let Some(matcher) = key.as_ref().and_then(|key| kept().get(key).map(Matcher::another)) {
             return Ok(matcher);
         }
-        let matcher = self.anew(grammar)?;
+        let (matcher, bytes) = self.anew(grammar)?;
         if let Some(key) = key {
-            kept().put(key, matcher.another());
+            kept().put(key, bytes, matcher.another());
         }
         Ok(matcher)
     }
@@ -88,13 +88,15 @@ impl Compiler {
         self.compiled.load(Relaxed)
     }
 
-    fn anew(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
+    /// The constraint, and about how many bytes it has.
+    fn anew(&self, grammar: &Grammar) -> Result<(Matcher, usize), GrammarError> {
         self.compiled.fetch_add(1, Relaxed);
         let work = || {
             let parser = self.factory.create_parser(grammar.lower()?).map_err(|e| refused(grammar, &e.to_string()))?;
+            let same = parser.clone(); // with what it looks at shared
             let mut matcher = Matcher::new(parser);
             match matcher.begins() {
-                Ok(true) => Ok(matcher),
+                Ok(true) => Ok((matcher, same.parser.lexer_stats().num_bytes)),
                 Ok(false) => Err(GrammarError::nothing()),
                 Err(why) => Err(refused(grammar, &why)),
             }

@@ -88,7 +88,7 @@ impl Server {
         Ok(Self { app })
     }
 
-    /// All routes. It may be mounted anywhere and cloned.
+    /// All routes. It may be mounted anywhere and cloned. By which names it is called is for your program to look at.
     pub fn router(&self) -> Router {
         api::router(self.app.clone())
     }
