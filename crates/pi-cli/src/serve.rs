@@ -51,7 +51,7 @@ pub struct ServeFlags {
     /// Origin whose web pages may call the server, as `https://example.org`; * stands for all. May be given several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     pub cors: Vec<String>,
-    /// Name or address by which the server may be called, beside localhost, 127.0.0.1 and [::1]. Where no key is asked for, a server on
+    /// Name or address by which the server may be called, beside `localhost`, `127.0.0.1` and `[::1]`. Where no key is asked for, a server on
     /// loopback refuses all others, as a web page from elsewhere would send them. May be given several times
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub allow_host: Vec<String>,
