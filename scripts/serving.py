@@ -1,6 +1,6 @@
 """Starts `pi serve` for the scripts beside this file, and ends it in all cases.
 
-PI   the program to be tested (default: target/debug/pi, built if it is not there)
+PI   the program to be tested (default: target/debug/pi, built if it is not there or older than its sources)
 CI   if set, a test that cannot run is a failure
 """
 
@@ -30,9 +30,23 @@ def skip(why):
 def built(name, *how):
     """A program of the workspace in its debug build, as `cargo build` with `how` makes it."""
     path = TARGET / "debug" / name
-    if not path.exists():
+    if is_old(path):
         subprocess.run(["cargo", "build", *how], cwd=ROOT, check=True)
     return path
+
+
+def is_old(path):
+    """Whether a program is not there, or older than something that it may be made of. (Cargo is not asked each time: for one package
+    alone it chooses other features than for all of them, and builds much again.)"""
+    if not path.exists():
+        return True
+    sources = [ROOT / "Cargo.lock", ROOT / "Cargo.toml"]
+    for top in ("crates", "examples"):
+        for folder, below, names in os.walk(ROOT / top):
+            below[:] = [name for name in below if name not in ("tests", "target")]
+            sources += [pathlib.Path(folder, name) for name in names]
+    built = path.stat().st_mtime
+    return any(source.stat().st_mtime > built for source in sources)
 
 
 def pi():

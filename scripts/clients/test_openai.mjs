@@ -57,6 +57,59 @@ test("the client's own collector makes a whole answer of a stream", async () => 
   assert.equal((await stream.totalUsage()).completion_tokens, 24);
 });
 
+// a person: what the model says is by chance, but it has this form
+const person = {
+  type: "object", additionalProperties: false, required: ["name", "age", "home"],
+  properties: { name: { type: "string", minLength: 1, maxLength: 8 }, age: { type: "integer", minimum: 0, maximum: 150 }, home: { $ref: "#/$defs/a~1city" } },
+  $defs: { "a/city": { enum: ["Rome", "Zürich", "東京"] } },
+};
+const tools = [{ type: "function", function: { name: "find_person", description: "Finds somebody", parameters: person, strict: true } }];
+const named = { type: "function", function: { name: "find_person" } };
+const chance = { model: "demo", messages, temperature: 1, max_tokens: 300 };
+
+function assertPerson(value) {
+  assert.deepEqual(Object.keys(value).sort(), ["age", "home", "name"]);
+  assert.ok(Number.isInteger(value.age) && value.age >= 0 && value.age <= 150 && [...value.name].length <= 8);
+  assert.ok(person.$defs["a/city"].enum.includes(value.home));
+}
+
+test("an answer has the form of a schema, whole and streamed", async () => {
+  const format = { type: "json_schema", json_schema: { name: "person", strict: true, schema: person } };
+  for (const seed of [0, 1, 2]) {
+    const body = { ...chance, response_format: format, seed };
+    const [choice] = (await client.chat.completions.parse(body)).choices;
+    assert.equal(choice.finish_reason, "stop");
+    assertPerson(choice.message.parsed);
+    const final = await client.chat.completions.stream(body).finalChatCompletion();
+    assert.equal(final.choices[0].message.content, choice.message.content);
+  }
+});
+
+test("a function that must be called is, whole and streamed", async () => {
+  for (const seed of [0, 1, 2]) {
+    const body = { ...chance, tools, tool_choice: named, seed };
+    const [choice] = (await client.chat.completions.parse(body)).choices, [call] = choice.message.tool_calls;
+    assert.deepEqual([choice.finish_reason, choice.message.content, call.function.name], ["tool_calls", null, "find_person"]);
+    assertPerson(call.function.parsed_arguments);
+    let text = "";
+    const stream = client.chat.completions.stream(body).on("tool_calls.function.arguments.delta", delta => { text += delta.arguments_delta; });
+    const [streamed] = (await stream.finalChatCompletion()).choices[0].message.tool_calls;
+    assert.deepEqual([streamed.function.arguments, text], [call.function.arguments, call.function.arguments]);
+    assert.ok(streamed.id.length > 0);
+  }
+});
+
+test("the client's own runner calls the function", async () => {
+  for (const stream of [false, true]) {
+    const seen = [];
+    const tool = { type: "function", function: { name: "find_person", description: "", parameters: person, parse: JSON.parse, function: who => { seen.push(who); return "the king"; } } };
+    const runner = client.chat.completions.runTools({ ...chance, stream, tools: [tool], tool_choice: named, seed: 5 });
+    assert.equal(await runner.finalFunctionToolCallResult(), "the king");
+    assert.equal(seen.length, 1);
+    assertPerson(seen[0]);
+  }
+});
+
 test("log-probabilities are those of the text", async () => {
   const [choice] = (await chat({ logprobs: true, top_logprobs: 2 })).choices, tokens = choice.logprobs.content;
   assert.equal(Buffer.from(tokens.flatMap(token => token.bytes)).toString(), choice.message.content);

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import time
+import typing
 import unittest
 import urllib.request
 
 import openai
+import pydantic
 
 URL, KEY, EMBEDDED = os.environ["PI_URL"], os.environ["PI_KEY"], os.environ["PI_EMBEDDED"]
 # strict: an answer whose fields are not as the client's types say is an exception
@@ -106,6 +108,79 @@ class Chat(unittest.TestCase):
         self.assertEqual(one, two)
         parts = [{"role": "user", "content": [{"type": "text", "text": PROMPT}]}]
         self.assertTrue(self.ask(messages=parts, top_p=0.9, presence_penalty=0.5, n=1, user="me").choices)
+
+
+class City(pydantic.BaseModel):
+    name: typing.Literal["Rome", "Zürich", "東京"]
+
+
+class Person(pydantic.BaseModel):
+    """Finds somebody."""
+
+    name: str = pydantic.Field(min_length=1, max_length=8)
+    age: int = pydantic.Field(ge=0, le=150)
+    home: City
+    work: typing.Optional[City]
+
+
+class Forms(unittest.TestCase):
+    # what the model says is by chance, but it has the form
+    how = dict(model="demo", messages=MESSAGES, max_tokens=300, temperature=1)
+    named = {"type": "function", "function": {"name": "find_person"}}
+    tools = [openai.pydantic_function_tool(Person, name="find_person")]
+
+    def test_an_answer_is_an_object_of_the_programs_own_class(self):
+        for seed in range(3):
+            how = dict(self.how, response_format=Person, seed=seed)
+            choice = client.chat.completions.parse(**how).choices[0]
+            self.assertEqual(choice.finish_reason, "stop")
+            self.assertIsInstance(choice.message.parsed, Person)
+            self.assertEqual(choice.message.parsed, Person.model_validate_json(choice.message.content))
+            with client.chat.completions.stream(**how) as stream:
+                kinds = {event.type for event in stream}
+                final = stream.get_final_completion()
+            self.assertTrue({"content.delta", "content.done"} <= kinds, kinds)
+            self.assertEqual(final.choices[0].message.parsed, choice.message.parsed)
+
+    def test_a_function_that_must_be_called_is_with_arguments_of_its_class(self):
+        for seed in range(3):
+            how = dict(self.how, tools=self.tools, tool_choice=self.named, seed=seed)
+            choice = client.chat.completions.parse(**how).choices[0]
+            self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", None))
+            (call,) = choice.message.tool_calls
+            self.assertEqual((call.type, call.function.name), ("function", "find_person"))
+            self.assertIsInstance(call.function.parsed_arguments, Person)
+            with client.chat.completions.stream(**how) as stream:
+                events = list(stream)
+                final = stream.get_final_completion()
+            deltas = [event for event in events if event.type == "tool_calls.function.arguments.delta"]
+            self.assertGreater(len(deltas), 3)
+            self.assertEqual("".join(event.arguments_delta for event in deltas), call.function.arguments)
+            self.assertEqual(final.choices[0].finish_reason, "tool_calls")
+            (streamed,) = final.choices[0].message.tool_calls
+            self.assertEqual(streamed.function.parsed_arguments, call.function.parsed_arguments)
+            self.assertTrue(streamed.id)
+
+    def test_what_came_of_a_call_goes_back_to_the_model(self):
+        how = dict(self.how, tools=self.tools, parallel_tool_calls=False)
+        message = client.chat.completions.create(**how, tool_choice="required").choices[0].message
+        (call,) = message.tool_calls
+        history = MESSAGES + [message, {"role": "tool", "tool_call_id": call.id, "content": "It is the king."}]
+        answer = client.chat.completions.create(**dict(how, messages=history, tool_choice="none", max_tokens=8))
+        self.assertTrue(answer.choices[0].message.content)
+        self.assertIsNone(answer.choices[0].message.tool_calls)
+
+    def test_a_wrong_schema_is_a_bad_request_that_names_it(self):
+        schema = {"name": "x", "strict": True, "schema": {"not": {}}}
+        function = {"name": "x", "strict": True, "parameters": {"properties": {"a": {"type": "thing"}}}}
+        for more, param in [
+            ({"response_format": {"type": "json_schema", "json_schema": schema}}, "response_format.json_schema.schema"),
+            ({"tools": [{"type": "function", "function": function}]}, "tools[0].function.parameters"),
+            ({"tools": self.tools, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ]:
+            with self.assertRaises(openai.BadRequestError) as raised:
+                client.chat.completions.create(**self.how, **more)
+            self.assertEqual(raised.exception.param, param)
 
 
 class Completions(unittest.TestCase):

@@ -13,6 +13,7 @@ use pi_engine::{
     SamplingParams, Sparsity,
     pi_core::{Activation, KvType, KvTypes, text::TokenId},
 };
+use pi_server::ToolFormat;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -116,6 +117,9 @@ pub struct BatchFlags {
     /// How `messages` are written, instead of the template in the file: a name (chatml, llama2, llama3, gemma, plain) or a file
     #[arg(long, value_name = "NAME|FILE")]
     pub chat_template: Option<String>,
+    /// How the model writes calls of functions, where its chat template shows no known way [hermes, llama3, mistral]
+    #[arg(long, value_name = "NAME")]
+    pub tool_format: Option<ToolFormat>,
 }
 
 impl BatchFlags {
@@ -131,6 +135,7 @@ impl BatchFlags {
             ("--fail-fast", self.fail_fast),
             ("--overwrite", self.overwrite),
             ("--chat-template", self.chat_template.is_some()),
+            ("--tool-format", self.tool_format.is_some()),
         ];
         match (&self.prompts, given.iter().find(|(_, given)| *given)) {
             (Some(prompts), _) => Ok(self.output.as_deref().map(|output| (prompts.as_path(), output))),

@@ -14,6 +14,7 @@ use clap::{Args, ValueHint, value_parser};
 use pi_engine::{SessionOptions, pi_gguf};
 use pi_server::{Loaded, Server, ServerOptions, ToolFormat, chat::ChatTemplate};
 use std::{
+    net::IpAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -50,6 +51,10 @@ pub struct ServeFlags {
     /// Origin whose web pages may call the server, as `https://example.org`; * stands for all. May be given several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     pub cors: Vec<String>,
+    /// Name or address by which the server may be called, beside `localhost`, `127.0.0.1` and `[::1]`. Where no key is asked for, a server on
+    /// loopback refuses all others, as a web page from elsewhere would send them. May be given several times
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub allow_host: Vec<String>,
     /// Name of the model in answers. May be given several times [default: the file's name]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub alias: Vec<String>,
@@ -104,13 +109,14 @@ pub fn serve(flags: &ServeFlags) -> Result {
     };
     let options = options(flags, &path)?;
     let template = flags.chat_template.as_deref().map(chat::source).transpose()?;
+    chat::check_tools(flags.chat_template.as_deref(), template.as_deref(), flags.tool_format)?;
     let asked = watch()?;
     let failed = |e: std::io::Error| Failure::Work(format!("cannot serve: {e}"));
     // The engine has threads of its own, and what takes a while is done beside: one thread is enough for the network.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let drain = Duration::from_secs(flags.drain_timeout.into());
     let (engine, placing) = (flags.engine.clone(), flags.placing.clone());
-    let load = loader(engine, placing, flags.parallel as usize, path.clone(), template);
+    let load = loader(engine, placing, flags.parallel as usize, path.clone(), template, flags.tool_format);
     let served = runtime.block_on(async {
         let at = format!("{}:{}", flags.host, flags.port);
         let cannot = |e: std::io::Error| Failure::Work(format!("cannot listen on {at}: {e}"));
@@ -169,6 +175,13 @@ fn is_origin(text: &str) -> bool {
     }
 }
 
+/// Whether this is a name or an address, without a scheme, a port or a path.
+fn is_host(text: &str) -> bool {
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    let is_address = text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    is_address || !text.is_empty() && text.bytes().all(is_name)
+}
+
 fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
     let mut api_keys = flags.api_key.clone();
     if let Some(key) = api_keys.iter().find(|key| key.is_empty() || key.trim() != key.as_str()) {
@@ -182,6 +195,10 @@ fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
         let expected =
             "expected an origin as browsers send it, such as https://example.org (no path, no slash at the end), or *";
         return Err(Failure::value(origin, "--cors <ORIGIN>", expected));
+    }
+    if let Some(host) = flags.allow_host.iter().find(|host| !is_host(host)) {
+        let expected = "expected a name or an address, such as pi.example.org or 10.0.0.7 (no scheme, no port)";
+        return Err(Failure::value(host, "--allow-host <NAME>", expected));
     }
     if let Some(path) = &flags.api_key_file {
         let text = prompt::read(path)?;
@@ -202,6 +219,7 @@ fn options(flags: &ServeFlags, path: &Path) -> Result<ServerOptions> {
         timeout: (flags.timeout > 0).then(|| Duration::from_secs(flags.timeout.into())),
         api_keys,
         cors: flags.cors.clone(),
+        hosts: flags.allow_host.clone(),
         sampling: flags.sampling.params(usize::MAX),
         max_tokens: usize::try_from(flags.n_predict).ok(),
         tool_format: flags.tool_format,
@@ -216,6 +234,7 @@ pub fn loader(
     parallel: usize,
     path: PathBuf,
     template: Option<String>,
+    tools: Option<ToolFormat>,
 ) -> impl FnOnce() -> Result<Loaded, String> + Send + 'static {
     move || {
         let session = |made_for: usize| {
@@ -237,6 +256,12 @@ pub fn loader(
                 ChatTemplate::of(file.metadata(), loaded.tokenizer().clone()).inspect(chat::chosen)
             }
         };
+        if let (Some(format), Ok(chat)) = (tools, &chat)
+            && !chat.takes_tools()
+        {
+            let why = "the chat template of the model has no place for tools (--chat-template gives it another)";
+            return Err(format!("--tool-format {format} has nothing to act on: {why}"));
+        }
         if let Err(e) = &chat {
             say(&format!("warning: chat: {e}"));
         }

@@ -342,6 +342,7 @@ mod tests {
         SamplingParams { temperature: 5.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..Default::default() }
     }
 
+    // S01, S02
     #[test]
     fn logits_that_are_not_numbers_end_the_request_with_an_error() {
         for temperature in [0.0, 0.8] {
@@ -356,6 +357,7 @@ mod tests {
         }
     }
 
+    // S03
     #[test]
     fn temperature_zero_is_the_arg_max_for_any_seed() {
         for seed in 0..20 {
@@ -402,6 +404,7 @@ mod tests {
         }
     }
 
+    // S03, S05
     #[test]
     fn the_top_list_is_sorted_by_probability_in_natural_logarithms() {
         let top = top_logprobs(&[0.0, 2f32.ln(), 1f32.ln(), 0.0], 2);
@@ -412,6 +415,7 @@ mod tests {
         assert_eq!(top_logprobs(&[1.0, 2.0], 10).len(), 2);
     }
 
+    // S07
     #[test]
     fn the_repetition_penalty_lowers_positive_and_negative_logits_once() {
         let params = SamplingParams { repeat_penalty: 1.5, ..SamplingParams::greedy() };
@@ -460,9 +464,12 @@ mod tests {
         assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     }
 
+    // S09
     #[test]
     fn edges_of_the_filters_leave_at_least_one_token() {
-        for (top_k, top_p, min_p) in [(0, 0.0, 0.0), (1, 1.0, 1.0), (9, 0.0, 1.0), (0, 1.0, 1.0), (4, 1.0, 0.0)] {
+        for (top_k, top_p, min_p) in
+            [(0, 0.0, 0.0), (1, 1.0, 1.0), (9, 0.0, 1.0), (0, 1.0, 1.0), (4, 1.0, 0.0), (usize::MAX, 1.0, 0.0)]
+        {
             let mut c = seeded(SamplingParams { top_k, top_p, min_p, ..wild() });
             for _ in 0..50 {
                 assert!(c.sample(&mut [1.0, 2.0, 3.0, 0.5]).unwrap() < 4);
@@ -472,6 +479,7 @@ mod tests {
         assert!((0..50).all(|_| c.sample(&mut [1.0, 2.0, 3.0, 0.5]).unwrap() == 2));
     }
 
+    // S09
     #[test]
     fn settings_out_of_range_are_refused_by_name() {
         let bad = [
@@ -498,6 +506,7 @@ mod tests {
         assert_eq!(g.sample(&mut [0.0, 0.0, 0.0, 9.0]).unwrap(), 0);
     }
 
+    // S14
     #[test]
     fn the_same_seed_draws_the_same_tokens_and_frequencies_follow_the_distribution() {
         let draw = |seed| {

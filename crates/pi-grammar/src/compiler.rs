@@ -1,6 +1,6 @@
 //! The vocabulary as a tree of bytes, made once, and compiling for it.
 
-use crate::{Grammar, GrammarError, Matcher};
+use crate::{Grammar, GrammarError, Matcher, cache::Cache};
 use llguidance::{
     ParserFactory,
     api::ParserLimits,
@@ -8,7 +8,14 @@ use llguidance::{
     toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie},
 };
 use pi_engine::pi_core::text::{TokenKind, Tokenizer};
-use std::{sync::Arc, thread};
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+};
 
 /// Longest token in bytes that answers with a form have: the tree takes no longer ones.
 const LONGEST_TOKEN: usize = 512;
@@ -18,10 +25,14 @@ const MOST_BYTES: usize = 1 << 22;
 const MOST_TOKENS: usize = 1 << 21;
 /// Bytes of stack for compiling, which calls itself as deep as forms nest. Only what is used is taken from the system.
 const STACK: usize = 1 << 28;
+/// Forms that are kept after they were compiled, and bytes of these.
+const KEPT: (usize, usize) = (32, 1 << 26);
 
-/// Compiles forms for one vocabulary. Shared between threads.
+/// Compiles forms for one vocabulary, and keeps the last ones: most clients send the same again and again. Shared between threads.
 pub struct Compiler {
     factory: ParserFactory,
+    compiled: AtomicU64,
+    kept: Mutex<Cache<Matcher>>,
 }
 
 impl Compiler {
@@ -50,20 +61,42 @@ impl Compiler {
         let mut factory = factory.map_err(|e| wrong(e.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits(words.len());
-        Ok(Self { factory })
+        let kept = Mutex::new(Cache::new(KEPT.0, KEPT.1));
+        Ok(Self { factory, compiled: AtomicU64::new(0), kept })
     }
 
     /// The constraint for one answer. Takes milliseconds, and for forms that are as large as they may be about a second: not for
-    /// threads that must not wait.
+    /// threads that must not wait. One of the last 32 forms is not compiled again.
     ///
     /// # Errors
     /// What is wrong with the form, and where.
     pub fn compile(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = grammar.key();
+        if let Some(matcher) = key.as_ref().and_then(|key| kept().get(key).map(Matcher::another)) {
+            return Ok(matcher);
+        }
+        let (matcher, bytes) = self.anew(grammar)?;
+        if let Some(key) = key {
+            kept().put(key, bytes, matcher.another());
+        }
+        Ok(matcher)
+    }
+
+    /// Forms that were compiled so far, without those that were known.
+    pub fn compiled(&self) -> u64 {
+        self.compiled.load(Relaxed)
+    }
+
+    /// The constraint, and about how many bytes it has.
+    fn anew(&self, grammar: &Grammar) -> Result<(Matcher, usize), GrammarError> {
+        self.compiled.fetch_add(1, Relaxed);
         let work = || {
             let parser = self.factory.create_parser(grammar.lower()?).map_err(|e| refused(grammar, &e.to_string()))?;
+            let same = parser.clone(); // with what it looks at shared
             let mut matcher = Matcher::new(parser);
             match matcher.begins() {
-                Ok(true) => Ok(matcher),
+                Ok(true) => Ok((matcher, same.parser.lexer_stats().num_bytes)),
                 Ok(false) => Err(GrammarError::nothing()),
                 Err(why) => Err(refused(grammar, &why)),
             }
@@ -109,6 +142,22 @@ fn word(tokenizer: &dyn Tokenizer, id: u32) -> Vec<u8> {
 /// Most characters of a message: some repeat all of what they are about.
 const MESSAGE: usize = 300;
 
+/// What llguidance says in words of its own, for people who only know schemas.
+fn reworded(message: &str) -> Cow<'_, str> {
+    if message.contains("oneOf constraints are not supported") {
+        let why =
+            "oneOf: a grammar cannot keep to exactly one of alternatives that overlap: anyOf asks for one at least";
+        return why.into();
+    }
+    if let Some(keys) = message.strip_prefix("Unimplemented keys: ") {
+        return format!("no grammar can say what these do, and the schema is strict: {keys}").into();
+    }
+    match message.split_once("Regex is empty") {
+        Some((before, _)) => format!("{before}no string has its pattern, format and lengths at once").into(),
+        None => message.into(),
+    }
+}
+
 /// llguidance's messages, with the place, if there is one, in fields of its own.
 fn refused(grammar: &Grammar, message: &str) -> GrammarError {
     let mut lines = message.lines().map(str::trim);
@@ -124,6 +173,7 @@ fn refused(grammar: &Grammar, message: &str) -> GrammarError {
     if first == "NoExtensionBias" {
         return GrammarError::nothing();
     }
+    let first = &*reworded(first);
     let cut = |text: &str| match text.char_indices().nth(MESSAGE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_string(),

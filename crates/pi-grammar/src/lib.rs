@@ -23,14 +23,21 @@
 //! | `compiler` | the vocabulary as a tree, and what compiles for it |
 //! | `matcher` | the constraint on one answer |
 //! | `grammar` | the forms there are |
+//! | `schema`, `multiples` | JSON schemas, made ready for llguidance |
 //! | `gbnf` | llama.cpp's grammars |
+//! | `lark` | schemas within llguidance's kind of Lark |
+//! | `cache` | forms that were compiled lately |
 //! | `error` | what can be wrong |
 
+mod cache;
 mod compiler;
 mod error;
 mod gbnf;
 mod grammar;
+mod lark;
 mod matcher;
+mod multiples;
+mod schema;
 #[cfg(test)]
 mod tests;
 

@@ -23,6 +23,11 @@ impl Matcher {
         Ok(some)
     }
 
+    /// The same, from where this one is on.
+    pub(crate) fn another(&self) -> Self {
+        Self { parser: self.parser.deep_clone(), next: self.next.clone() }
+    }
+
     fn failed(error: impl ToString) -> Error {
         let message = error.to_string();
         Error::Constraint(message.lines().next().unwrap_or_default().to_string())

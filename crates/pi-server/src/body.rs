@@ -28,7 +28,7 @@ pub(crate) async fn object(app: &App, request: Request) -> Result<Fields, ApiErr
     match bytes.len() {
         0..LONG => parsed(&bytes),
         // it takes long enough to keep others waiting
-        _ => Ok(blocking(move || parsed(&bytes)).await?.holding(place)),
+        _ => Ok(blocking(move || parsed(&bytes)).await?.long(place)),
     }
 }
 

@@ -55,6 +55,23 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message) }
     }
 
+    /// 403: a web page from elsewhere, which is not let in.
+    pub fn origin(origin: &str) -> Self {
+        let message = format!("Origin: pages from {} may not call this server (--cors lets them in)", shown(origin));
+        let error = Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message);
+        Self { param: Some("Origin".into()), code: Some("origin_not_allowed"), ..error }
+    }
+
+    /// 421: the server was called by a name that is not its own.
+    pub fn host(host: &str) -> Self {
+        let message = format!(
+            "Host: this server is not called {}: call it by localhost or 127.0.0.1, or by a name that --allow-host gives it",
+            shown(host)
+        );
+        let error = Self::new(StatusCode::MISDIRECTED_REQUEST, "invalid_request_error", message);
+        Self { param: Some("Host".into()), code: Some("host_not_allowed"), ..error }
+    }
+
     /// 404: there is no such route.
     pub fn route(path: &str) -> Self {
         Self { code: Some("unknown_url"), ..Self::missing(format!("there is no route {path}")) }
@@ -151,6 +168,11 @@ impl IntoResponse for ApiError {
         }
         response
     }
+}
+
+/// The beginning of a header's value.
+fn shown(value: &str) -> String {
+    format!("{:?}", value.chars().take(100).collect::<String>())
 }
 
 /// A response with a JSON body.

@@ -9,18 +9,24 @@ use tokio::sync::OwnedSemaphorePermit;
 #[derive(Debug)]
 pub(crate) struct Fields {
     all: Map<String, Value>,
+    is_long: bool,
     /// Free again when this is dropped.
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Fields {
     pub(crate) fn new(fields: Map<String, Value>) -> Self {
-        Self { all: fields, _place: None }
+        Self { all: fields, is_long: false, _place: None }
     }
 
-    /// Keeps a place for as long as there are these.
-    pub(crate) fn holding(self, place: Option<OwnedSemaphorePermit>) -> Self {
-        Self { _place: place, ..self }
+    /// The same of a long body, which keep a place for as long as there are these.
+    pub(crate) fn long(self, place: Option<OwnedSemaphorePermit>) -> Self {
+        Self { is_long: true, _place: place, ..self }
+    }
+
+    /// Whether to look at them takes long enough to keep others waiting.
+    pub(crate) fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// The value of a field, if it has one.

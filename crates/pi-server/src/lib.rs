@@ -24,6 +24,7 @@
 //! | `api` | the routes |
 //! | `batch` | the engine's thread: slots, steps, reuse of what was computed |
 //! | `error`, `body`, `fields`, `auth` | errors in OpenAI's form, reading requests, keys |
+//! | `hosts` | names by which a server without keys may be called |
 //! | `connections` | how many, and how long a client may take to say what it wants |
 //! | `tools` | functions that the model may call: what calls look like, and finding them in answers |
 //! | `sse`, `logprobs`, `metrics` | streamed answers, log-probabilities, what is counted |
@@ -38,6 +39,7 @@ pub mod chat;
 mod connections;
 mod error;
 mod fields;
+mod hosts;
 mod logprobs;
 mod metrics;
 mod options;

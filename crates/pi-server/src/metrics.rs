@@ -148,8 +148,8 @@ impl Metrics {
         session.reset_stats();
     }
 
-    /// All of it in Prometheus' text format. `ready`: whether requests are answered.
-    pub(crate) fn text(&self, ready: bool) -> String {
+    /// All of it in Prometheus' text format. `ready`: whether requests are answered; `compiled`: forms that were compiled.
+    pub(crate) fn text(&self, ready: bool, compiled: u64) -> String {
         let mut out = String::with_capacity(4096);
         let mut one = |name: &str, kind: &str, help: &str, value: f64| {
             let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
@@ -195,6 +195,7 @@ impl Metrics {
         );
         one("pi_cache_misses_total", "counter", "Requests that did not", count(&self.cache_misses));
         one("pi_generated_tokens_total", "counter", "Tokens of answers", count(&self.generated_tokens));
+        one("pi_forms_compiled_total", "counter", "Forms of answers that were not known from before", compiled as f64);
         one("pi_steps_total", "counter", "Steps of the model", count(&self.steps));
         one("pi_busy_seconds_total", "counter", "Time of these steps", seconds(&self.busy_nanos));
         {

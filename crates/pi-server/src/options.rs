@@ -29,6 +29,10 @@ pub struct ServerOptions {
     pub api_keys: Vec<String>,
     /// Origins whose web pages may call the server; `*` stands for all. Without any, browsers let none.
     pub cors: Vec<String>,
+    /// Names by which the server may be called, beside those of loopback, without a port. [`serve`](crate::Server::serve) refuses requests
+    /// that call it by others, and those of web pages from elsewhere that [`cors`](Self::cors) does not let in: if there are names here,
+    /// and without any on a loopback address where no key is asked for.
+    pub hosts: Vec<String>,
     /// How tokens are chosen where a request says nothing of it.
     pub sampling: SamplingParams,
     /// Most tokens of an answer where a request says nothing of it. Default: until the context is full.
@@ -51,6 +55,7 @@ impl Default for ServerOptions {
             body_limit: 4 << 20,
             api_keys: Vec::new(),
             cors: Vec::new(),
+            hosts: Vec::new(),
             sampling: SamplingParams::default(),
             max_tokens: None,
             tool_format: None,

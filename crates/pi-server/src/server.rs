@@ -88,7 +88,7 @@ impl Server {
         Ok(Self { app })
     }
 
-    /// All routes. It may be mounted anywhere and cloned.
+    /// All routes. It may be mounted anywhere and cloned. By which names it is called is for your program to look at.
     pub fn router(&self) -> Router {
         api::router(self.app.clone())
     }
@@ -178,8 +178,10 @@ impl Server {
             server.drain();
             let _ = asked.send(true);
         };
-        let mut serving =
-            std::pin::pin!(connections::serve(listener, self.router(), self.app.options.header_timeout, stop));
+        let options = &self.app.options;
+        let is_open = options.api_keys.is_empty() && listener.local_addr()?.ip().is_loopback();
+        let router = if is_open || !options.hosts.is_empty() { api::by_name(&self.app) } else { self.router() };
+        let mut serving = std::pin::pin!(connections::serve(listener, router, options.header_timeout, stop));
         tokio::select! {
             ended = &mut serving => return ended.map(|()| true),
             _ = ask.wait_for(|asked| *asked) => {}

@@ -69,6 +69,11 @@ impl Model {
     pub(crate) fn compiler(&self) -> Result<&Compiler, &GrammarError> {
         self.forms.get_or_init(|| Compiler::new(&**self.engine.tokenizer())).as_ref()
     }
+
+    /// Forms that were compiled so far.
+    pub(crate) fn compiled(&self) -> u64 {
+        self.forms.get().and_then(|forms| forms.as_ref().ok()).map_or(0, Compiler::compiled)
+    }
 }
 
 /// Shared by handlers and the engine's thread.

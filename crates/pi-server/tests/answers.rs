@@ -42,9 +42,19 @@ fn a_chat_answers_as_the_assistant() {
     let choice = &got["choices"][0];
     assert_eq!((&choice["message"]["role"], &choice["finish_reason"]), (&json!("assistant"), &json!("length")));
     assert_eq!(choice["message"]["content"], alone(&format!("user: {PROMPT}\nassistant:"), 16));
+    // S20
     for n in ["max_tokens", "max_completion_tokens"] {
         let body = with(json!({"messages": body["messages"], "temperature": 0}), json!({n: 3}));
         assert_eq!(server.post("/v1/chat/completions", &body).ok()["usage"]["completion_tokens"], 3);
+    }
+    // the newer name counts if both are there
+    for (old, new) in [(9, 4), (2, 4)] {
+        let body = with(body.clone(), json!({"max_tokens": old, "max_completion_tokens": new}));
+        assert_eq!(server.post("/v1/chat/completions", &body).ok()["usage"]["completion_tokens"], 4);
+        assert_eq!(
+            server.complete(json!({"max_tokens": old, "max_completion_tokens": new}))["usage"]["completion_tokens"],
+            4
+        );
     }
 }
 
@@ -73,6 +83,7 @@ fn a_stream_has_the_form_that_strict_clients_want() {
 
 #[test]
 fn streamed_text_is_the_text_that_is_not_streamed() {
+    // S15
     let server = start(options());
     let requests = [
         json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 40}),
@@ -101,6 +112,7 @@ fn streamed_text_is_the_text_that_is_not_streamed() {
 
 #[test]
 fn a_stop_string_ends_the_text_before_it_wherever_tokens_are_cut() {
+    // S15
     let server = start(options());
     let text = alone(PROMPT, 24);
     for at in (1..text.len() - 3).step_by(2) {
@@ -114,6 +126,7 @@ fn a_stop_string_ends_the_text_before_it_wherever_tokens_are_cut() {
 
 #[test]
 fn log_probabilities_are_those_of_the_unchanged_distribution() {
+    // S03
     let server = start(options());
     let bias = json!({"11": -100});
     let chat = json!({
@@ -147,7 +160,33 @@ fn log_probabilities_are_those_of_the_unchanged_distribution() {
 }
 
 #[test]
+fn both_forms_of_log_probabilities_are_natural_logarithms_of_the_engines_softmax() {
+    // S03, S05, S06
+    let server = start(options());
+    let engine = demo();
+    let mut session = engine.session(&SessionOptions::default()).unwrap();
+    let logits = session.feed(0, &engine.encode_prompt(PROMPT).unwrap()).unwrap().to_vec();
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|&l| f64::from(l - highest).exp()).sum();
+    let mut want: Vec<f64> = logits.iter().map(|&l| f64::from(l - highest) - total.ln()).collect();
+    want.sort_by(|a, b| b.total_cmp(a));
+    let close = |got: &Value, want: f64| assert!((got.as_f64().unwrap() - want).abs() < 1e-3, "{got}, {want}");
+    let choice = server.complete(json!({"logprobs": 1, "max_tokens": 3}))["choices"][0].clone();
+    let of = |list: &str| choice["logprobs"][list].as_array().unwrap_or_else(|| panic!("{list}: {choice}")).clone();
+    let (tokens, own, top) = (of("tokens"), of("token_logprobs"), of("top_logprobs"));
+    assert_eq!((tokens.len(), own.len(), top.len(), of("text_offset")[0].clone()), (3, 3, 3, json!(0)));
+    close(&own[0], want[0]);
+    assert_eq!((top[0].as_object().unwrap().len(), &top[0][tokens[0].as_str().unwrap()]), (1, &own[0]));
+    let body = json!({"prompt": PROMPT, "logprobs": 10, "max_tokens": 1, "temperature": 0, "seed": 3});
+    let top = server.post("/v1/completions", &body).ok()["choices"][0]["logprobs"]["top_logprobs"][0].clone();
+    let mut top: Vec<f64> = top.as_object().unwrap().values().map(|v| v.as_f64().unwrap()).collect();
+    top.sort_by(|a, b| b.total_cmp(a));
+    assert!(top.len() == 10 && top.iter().zip(&want).all(|(got, want)| (got - want).abs() < 1e-3), "{top:?}");
+}
+
+#[test]
 fn the_seed_that_comes_back_gives_the_same_text_again() {
+    // S14
     let server = start(options());
     let first = server.complete(json!({"temperature": 1.2}));
     let again = server.complete(json!({"temperature": 1.2, "seed": first["seed"]}));

@@ -64,7 +64,7 @@ fn many_rounds_of_two_users_never_mix() {
 
 #[test]
 fn a_prompt_seen_before_is_not_computed_again_and_the_answer_is_the_same() {
-    // C05, C06
+    // C05, C06, C09
     let server = start(ServerOptions { parallel: 2, ..options() });
     let prompt = "The king went into the city and the people said unto him. ".repeat(12);
     let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 20, "logprobs": 2});
@@ -224,7 +224,7 @@ fn poisoned() -> Engine {
 
 #[test]
 fn a_request_whose_numbers_break_is_the_only_one_that_fails() {
-    // H13
+    // H13, S01
     let server = start_with(ServerOptions { parallel: 3, ..options() }, || Ok(loaded(poisoned())));
     server.ready();
     let good = json!({"prompt": [5, 6, 7], "max_tokens": 300, "temperature": 0, "ignore_eos": true,

@@ -202,6 +202,8 @@ fn every_wrong_field_is_named() {
         ("function_call", json!({"name": "f"})),
         ("modalities", json!(["audio"])),
         ("stop_token_ids", json!([9_999_999])), // S12
+        ("typical_p", json!(0)),                // S09
+        ("dry_multiplier", json!(0.8)),         // S11
         ("n_predict", json!(0)),
         ("mirostat", json!(2)),
         ("guided_json", json!({})),
@@ -217,6 +219,7 @@ fn every_wrong_field_is_named() {
 fn what_clients_send_beside_the_point_is_taken() {
     // H15, H09
     let server = start(options());
+    server.complete(json!({"top_k": 1_000_000, "top_p": 0, "min_p": 1, "temperature": 1, "max_tokens": 2})); // S09
     let body = json!({
         "messages": [
             {"role": "system", "content": ""},
@@ -226,6 +229,7 @@ fn what_clients_send_beside_the_point_is_taken() {
         ],
         "model": "gpt-4o", "max_tokens": 2, "user": "me", "unknown": {"deep": [1, 2, {"x": null}]}, "tools": [], "n": 1,
         "response_format": {"type": "text"}, "tool_choice": "auto", "stop": null, "temperature": null, "seed": -1,
+        "dry_sequence_breakers": [""], // S11
         "logit_bias": {}, "n_discard": -1, "n_keep": -5, "stream_options": null, "top_logprobs": null, "logprobs": false,
     });
     server.post("/v1/chat/completions", &body).ok();
@@ -265,7 +269,8 @@ fn bodies_that_are_too_long_are_refused_before_they_are_read() {
     server.send("/v1/completions", long.as_bytes()).refused(413);
     // the same without a length in advance
     let mut socket = TcpStream::connect(server.address).unwrap();
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n";
     let head = format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
     socket.write_all(head.as_bytes()).unwrap();
     assert!(read_all(&socket).starts_with("HTTP/1.1 413 "));
@@ -276,7 +281,8 @@ fn bodies_that_are_too_long_are_refused_before_they_are_read() {
 fn a_body_that_does_not_come_is_not_waited_for() {
     let server = start(ServerOptions { body_timeout: Duration::from_millis(100), ..options() });
     let mut socket = TcpStream::connect(server.address).unwrap();
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n";
     socket.write_all(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()).unwrap();
     assert!(read_all(&socket).starts_with("HTTP/1.1 408 "));
     server.is_well();
@@ -294,6 +300,11 @@ fn unknown_routes_and_wrong_methods_are_json_as_well() {
         server.call("DELETE", path, &[], b"").refused(405);
     }
     server.call("POST", "/health", &[], b"").refused(405);
+    // C10: states are not given away, so none can come back wrong
+    for action in ["save", "restore", "erase"] {
+        let body = json!({"filename": "a.bin"}).to_string();
+        server.call("POST", &format!("/slots/0?action={action}"), &[JSON], body.as_bytes()).refused(404);
+    }
 }
 
 #[test]
@@ -371,6 +382,67 @@ fn web_pages_of_others_are_let_in_only_if_asked() {
     let all = start(ServerOptions { cors: vec!["*".into()], ..options() });
     let reply = all.call("GET", "/v1/models", &[("origin", "https://other.example")], b"");
     assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
+}
+
+#[test]
+fn a_server_without_keys_on_loopback_answers_to_loopbacks_names_and_those_it_was_given() {
+    let ask = |server: &Running, method: &str, path: &str, header: (&str, &str)| {
+        server.call(method, path, &[header, JSON], br#"{"prompt": "a", "max_tokens": 1}"#)
+    };
+    let server = start(options());
+    for (method, path) in ROUTES.into_iter().chain([("GET", "/nothing")]) {
+        let reply = ask(&server, method, path, ("host", "evil.example"));
+        assert_eq!(reply.refused(421), "Host", "{path}");
+        assert!(reply.text.contains("evil.example") && reply.text.contains("--allow-host"), "{}", reply.text);
+        let reply = ask(&server, method, path, ("origin", "http://evil.example"));
+        assert_eq!(reply.refused(403), "Origin", "{path}");
+    }
+    assert_eq!(ask(&server, "GET", "/health", ("host", "evil.example")).status, 200);
+    for host in ["localhost", "127.0.0.1:1234", "[::1]:8080"] {
+        ask(&server, "POST", "/v1/completions", ("host", host)).ok();
+        ask(&server, "POST", "/v1/completions", ("origin", &format!("http://{host}"))).ok();
+    }
+    let refused = "pi_http_responses_total{route=\"other\",status=\"421\"}";
+    assert!(server.metric(refused) >= ROUTES.len() as f64);
+    // names beside these
+    let named = start(ServerOptions { hosts: vec!["pi.example".into()], ..options() });
+    ask(&named, "POST", "/v1/completions", ("host", "PI.example:80")).ok();
+    ask(&named, "POST", "/v1/completions", ("origin", "https://pi.example")).ok();
+    ask(&named, "POST", "/v1/completions", ("host", "evil.example")).refused(421);
+    // who has the key may call it what he likes, unless names were given
+    let key = |hosts: &[&str]| {
+        let hosts = hosts.iter().map(|host| host.to_string()).collect();
+        let server = start(ServerOptions { api_keys: vec!["key".into()], hosts, ..options() });
+        server.call("GET", "/v1/models", &[("host", "any.example"), ("authorization", "Bearer key")], b"").status
+    };
+    assert_eq!((key(&[]), key(&["pi.example"])), (200, 421));
+    // a page that is let in
+    let page = start(ServerOptions { cors: vec!["https://page.example".into()], ..options() });
+    ask(&page, "POST", "/v1/completions", ("origin", "https://page.example")).ok();
+    ask(&page, "POST", "/v1/completions", ("origin", "https://other.example")).refused(403);
+}
+
+#[test]
+fn what_is_done_before_an_answer_is_begun_takes_no_longer_than_the_timeout() {
+    // a template that would be refused after a long time
+    let slow = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+    let wait = Duration::from_millis(50);
+    let server = start_with(ServerOptions { timeout: Some(wait), parallel: 1, queue: 0, ..options() }, move || {
+        let chat = pi_server::chat::ChatTemplate::new(slow, demo().tokenizer().clone()).map(Some);
+        Ok(pi_server::Loaded { engine: demo(), chat })
+    });
+    server.ready();
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+    let reply = server.post("/v1/chat/completions", &body);
+    reply.refused(504);
+    assert_eq!(reply.json()["error"]["code"], "timeout");
+    assert_eq!(server.metric("pi_requests_failed_total"), 1.0);
+    // what goes on keeps its place until it is over
+    if server.server.requests() > 0 {
+        server.post("/v1/chat/completions", &body).refused(429);
+    }
+    until("it is over", || server.server.requests() == 0);
+    assert_eq!(server.get("/health").status, 200);
 }
 
 // 250 of them once kept everyone else from being answered

@@ -1,5 +1,6 @@
-//! Unsafe code stays in a short list of files, and nothing is left unwritten.
+//! Unsafe code stays in a short list of files, nothing is left unwritten, and no reported fault is without a test.
 
+use pi_testkit::data::test_data;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -90,4 +91,27 @@ fn nothing_is_left_unwritten() {
             assert!(!text.contains(&call), "{name} contains {call}");
         }
     }
+}
+
+#[test]
+fn every_row_of_the_list_of_faults_of_servers_is_named_at_a_test() {
+    let Some(list) = test_data("buglog.md") else { return };
+    let list = fs::read_to_string(list).expect("the list");
+    let rows = list.lines().filter_map(|line| line.strip_prefix("| ")?.split([' ', '|']).next());
+    // sampling and streaming, HTTP, contexts and caches
+    let is_row = |id: &str| {
+        id.strip_prefix(['S', 'H', 'C']).is_some_and(|n| n.len() == 2 && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let rows: Vec<&str> = rows.filter(|id| is_row(id)).collect();
+    assert!(rows.len() > 35, "{rows:?}");
+    let all = sources();
+    let named = |id: &str| {
+        // in a comment, as `// H01, H02` or `// C09: why`
+        all.iter().any(|(_, text)| {
+            let comments = text.lines().filter_map(|line| Some(line.split_once("// ")?.1));
+            comments.flat_map(|comment| comment.split([',', ' ', ':'])).any(|word| word == id)
+        })
+    };
+    let missing: Vec<&&str> = rows.iter().filter(|id| !named(id)).collect();
+    assert!(missing.is_empty(), "no test names {missing:?}");
 }

@@ -60,6 +60,7 @@ pub fn run(flags: &RunFlags, prompts: &Path, output: &Path, path: &Path) -> Resu
     let form = flags.form.grammar()?.map(|(grammar, from)| form::field(&grammar, &from)).transpose()?;
     let defaults = Defaults { stop: prompt::stops(flags)?, ignore_eos: flags.ignore_eos, form };
     let template = flags.batch.chat_template.as_deref().map(chat::source).transpose()?;
+    chat::check_tools(flags.batch.chat_template.as_deref(), template.as_deref(), flags.batch.tool_format)?;
     let survey = input::survey(prompts)?;
     let settings = Settings::new(flags, &defaults, template.as_deref(), path, &survey)?;
     let asked = Asked::watch()?;
@@ -80,11 +81,14 @@ pub fn run(flags: &RunFlags, prompts: &Path, output: &Path, path: &Path) -> Resu
         body_limit: usize::MAX,
         sampling: flags.sampling.params(usize::MAX),
         max_tokens: usize::try_from(flags.n_predict).ok(),
+        tool_format: flags.batch.tool_format,
         ..Default::default()
     };
     let failed = |e: std::io::Error| Failure::Work(format!("cannot answer: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let load = serve::loader(flags.engine.clone(), flags.placing.clone(), parallel, path.to_path_buf(), template);
+    let tools = flags.batch.tool_format;
+    let load =
+        serve::loader(flags.engine.clone(), flags.placing.clone(), parallel, path.to_path_buf(), template, tools);
     let ended = runtime.block_on(async {
         let server = Server::start(options, load).map_err(failed)?;
         tokio::select! {

@@ -40,6 +40,7 @@ impl Settings {
                 "--chat-template",
                 template.map_or("none".into(), |text| format!("{:016x}", fingerprint([text.as_bytes()]))),
             ),
+            ("--tool-format", flags.batch.tool_format.map_or("the template's".into(), |format| format.to_string())),
             ("--n-predict", flags.n_predict.to_string()),
             ("--reverse-prompt", format!("{:?}", defaults.stop)),
             ("the form of answers", defaults.form.as_ref().map_or("none".into(), |(_, form)| form.to_string())),

@@ -25,7 +25,10 @@ use clap::{Args, ValueHint, value_parser};
 use command::{Command, HELP};
 use lines::{Line, Lines};
 use pi_engine::{Engine, Error, SessionOptions, pi_gguf::File};
-use pi_server::chat::{ChatTemplate, PRESETS};
+use pi_server::{
+    ToolFormat,
+    chat::{ChatTemplate, PRESETS},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -140,4 +143,19 @@ pub fn source(given: &str) -> Result<String> {
         let names = PRESETS.map(|(name, _)| name).join(", ");
         Failure::value(given, "--chat-template <NAME|FILE>", format!("neither a name ({names}) nor a file: {e}"))
     })
+}
+
+/// Refuses a form of calls together with a template (`source`, as `given`) that has no place for tools.
+///
+/// # Errors
+/// Naming both options.
+pub fn check_tools(given: Option<&str>, source: Option<&str>, format: Option<ToolFormat>) -> Result<()> {
+    let (Some(given), Some(source), Some(format)) = (given, source, format) else { return Ok(()) };
+    let text = PRESETS.iter().find(|(name, _)| *name == source).map_or(source, |(_, text)| text);
+    match ChatTemplate::has_tools(text) {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "--tool-format {format} has nothing to act on: --chat-template {given} has no place for tools"
+        ))),
+    }
 }

@@ -44,6 +44,9 @@ fn a_wrong_call_ends_with_2_and_names_the_option() {
         ("-ngl ten", "--n-gpu-layers"),
         ("--n-cpu-ffn -1", "--n-cpu-ffn"),
         ("--numa", "--numa"),
+        ("--context-shift", "--context-shift"),         // C08
+        ("--no-kv-cache", "--no-kv-cache"),             // C09
+        ("--prompt-cache state.bin", "--prompt-cache"), // C10
     ] {
         let said = run(line);
         assert_eq!(said.code, Some(2), "{line}: {}", said.err);

@@ -67,6 +67,7 @@ fn the_prompt_stands_before_the_text_unless_it_is_switched_off() {
     }
 }
 
+// S14
 #[test]
 fn the_printed_seed_gives_the_same_text_again() {
     let first = run("-n 40 --temp 1");
@@ -124,6 +125,11 @@ fn a_text_ends_at_a_stop_string_at_the_models_end_token_or_where_the_context_end
         (&run["stop_reason"], &run["generated_tokens"], &run["text"]),
         (&"context".into(), &12.into(), &"".into())
     );
+    // C08: a full cache of any type ends the text; nothing is shifted
+    for kv in ["f16", "f32", "q8_0"] {
+        let run = run_json(&format!("--temp 0 --ignore-eos -c 16 --kv {kv}"));
+        assert_eq!((&run["stop_reason"], &run["generated_tokens"]), (&"context".into(), &12.into()), "{kv}");
+    }
 }
 
 #[test]

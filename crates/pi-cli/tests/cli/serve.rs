@@ -52,7 +52,7 @@ impl Serving {
         let mut socket = TcpStream::connect(&self.address).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
              authorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
@@ -119,6 +119,8 @@ fn options_reach_the_server() {
         template,
         "--top-k",
         "3",
+        "--allow-host",
+        "localhost.example",
         "-b",
         "16",
     ]);
@@ -129,6 +131,8 @@ fn options_reach_the_server() {
         assert_eq!((status, &models["data"][1]["id"]), (200, &json!("b")));
     }
     let (_, props) = serving.call("GET", "/props", "one", &Value::Null);
+    let (status, error) = serving.call("GET", "/props", "one\r\nhost: other.example", &Value::Null);
+    assert_eq!((status, &error["error"]["param"]), (421, &json!("Host")), "{error}");
     let settings = &props["default_generation_settings"];
     assert_eq!((&props["total_slots"], &props["queue"], &settings["n_ctx"]), (&json!(2), &json!(7), &json!(99)));
     assert_eq!(settings["top_k"], 3);
@@ -158,11 +162,21 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_loaded() {
         "--cors https://a.example/",
         "--cors=",
         "--drain-timeout x",
+        "--allow-host https://a.example",
+        "--allow-host a.example:80",
+        "--allow-host=",
     ] {
         let said = call(["serve"].into_iter().chain(line.split(' ')));
         assert_eq!(said.code, Some(2), "{line}: {}", said.err);
         assert!(said.err.contains(line.split([' ', '=']).next().unwrap()), "{line}: {}", said.err);
     }
+    // a form of calls for a template without tools: that of an option at once, that of a file when it is loaded
+    let said = call(["serve", "--port", "0", "--chat-template", "chatml", "--tool-format", "hermes"]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert!(said.err.contains("--chat-template chatml") && said.err.contains("--tool-format hermes"), "{}", said.err);
+    let said = call(["serve", "--port", "0", "--tool-format", "mistral"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains("--tool-format mistral") && said.err.contains("no place for tools"), "{}", said.err);
     let said = call(["serve", "--port", "0", "/no/such/model.gguf"]);
     assert_eq!(said.code, Some(1), "{}", said.err);
     assert!(said.err.contains("/no/such/model.gguf"));
@@ -178,7 +192,7 @@ fn sigterm_lets_answers_in_progress_end_and_then_ends_with_0() {
     let mut serving = Serving::start(&["--drain-timeout", "20"]);
     let mut socket = TcpStream::connect(&serving.address).unwrap();
     let body = json!({"prompt": PROMPT, "max_tokens": 100, "ignore_eos": true, "stream": true}).to_string();
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ";
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ";
     socket.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
     let mut reader = BufReader::new(socket);
     let mut line = String::new();

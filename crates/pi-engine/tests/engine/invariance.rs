@@ -98,6 +98,7 @@ fn the_crossover_to_the_dense_path_changes_no_bit_and_is_seen_in_the_statistics(
     }
 }
 
+// C09: that pass keeps nothing from one token to the next
 #[test]
 fn logits_equal_those_of_the_naive_forward_pass() {
     let tokens = ids(40, 5);

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod languages;
+mod schema_parts;
 mod schemas;
 
 use crate::{Compiler, Grammar, Matcher};

@@ -3,52 +3,95 @@
 use super::{
     Answered, Shared,
     answer::{Reply, Shape},
-    calls, form, messages,
-    params::{self, TOP},
-    submit::{Order, blocking, enter, submit},
+    calls,
+    form::{self, Form},
+    messages,
+    params::{self, Params, TOP},
+    submit::{Order, aside, blocking, enter, in_time, submit},
 };
 use crate::{
     body,
     chat::Conversation,
     error::ApiError,
     fields::{Fields, wrong},
+    server::App,
     state::Model,
-    tools::{self, Choice},
+    tools::{self, Choice, ToolFormat, Tools},
 };
 use axum::extract::{Request, State};
 use pi_engine::pi_core::text::TokenId;
 use serde_json::{Map, Value};
+use std::{mem, sync::Arc, time::Instant};
 
 pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
-    let model = app.model()?;
-    let mut fields = body::object(&app, request).await?;
-    let mut params = params::read(&fields, &app, &model, 1)?;
+    let (model, deadline) = (app.model()?, app.deadline());
+    let Ready { order, params, calls, only_calls } =
+        in_time(&app, deadline, prepared(&app, &model, request, deadline)).await?;
+    let (events, seed) = submit(&app, &model, order, &params)?;
+    let reply = Reply::new(Shape::Chat, &app, model, &params, seed).with_calls(calls, only_calls);
+    reply.respond(events, params.stream).await
+}
+
+/// What a request asks for.
+struct Asked {
+    params: Params,
+    form: Option<Form>,
+    /// What may be called, and how the model writes it.
+    tools: Option<(Tools, ToolFormat)>,
+    conversation: Conversation,
+    /// What is left of the fields.
+    _fields: Fields,
+}
+
+/// A request that can be computed.
+struct Ready {
+    order: Order,
+    params: Params,
+    calls: Option<ToolFormat>,
+    /// Whether the answer is calls and nothing else.
+    only_calls: bool,
+}
+
+async fn prepared(
+    app: &Arc<App>,
+    model: &Arc<Model>,
+    request: Request,
+    deadline: Option<Instant>,
+) -> Result<Ready, ApiError> {
+    let fields = body::object(app, request).await?;
+    let (reader, asked) = (app.clone(), model.clone());
+    let asked = aside(fields.is_long(), move || read(fields, &reader, &asked, deadline)).await?;
+    let ticket = enter(app)?;
+    let turn = form::turn(app, asked.tools.is_some() || asked.form.is_some()).await;
+    let model = model.clone();
+    // the place is kept as long as there is work, even if the client leaves meanwhile
+    blocking(move || {
+        let prompt = prompt(&model, &asked.conversation)?;
+        let form = asked.form.as_ref();
+        let (form, shown) = match &asked.tools {
+            Some((tools, format)) => {
+                let matcher = calls::compile(&model, *format, tools, form)?;
+                (Some(("tools", matcher)), format.controls(&**model.engine.tokenizer()))
+            }
+            None => (form.map(|form| form.compile(&model)).transpose()?, Vec::new()),
+        };
+        drop(turn);
+        let only_calls = asked.tools.as_ref().is_some_and(|(tools, _)| tools.choice != Choice::Auto);
+        let calls = asked.tools.map(|(_, format)| format);
+        let order = Order { ticket, prompt, param: "messages", form, shown };
+        Ok(Ready { order, params: asked.params, calls, only_calls })
+    })
+    .await
+}
+
+fn read(mut fields: Fields, app: &App, model: &Model, deadline: Option<Instant>) -> Result<Asked, ApiError> {
+    let mut params = params::read(&fields, app, model, 1, deadline)?;
     params.logprobs = logprobs(&fields)?;
     let form = form::read(&mut fields)?;
-    let tools = tools::read(&mut fields)?;
-    let format = tools.is_some().then(|| calls::format(&model, app.options.tool_format)).transpose()?;
-    let only_calls = tools.as_ref().is_some_and(|tools| tools.choice != Choice::Auto);
-    let conversation = conversation(&mut fields, tools.as_ref().map(|tools| tools.list.clone()))?;
-    let ticket = enter(&app)?;
-    let turn = form::turn(&app, format.is_some() || form.is_some()).await;
-    let asked = model.clone();
-    // the place is kept as long as there is work, even if the client leaves meanwhile
-    let order = blocking(move || {
-        let prompt = prompt(&asked, &conversation)?;
-        let (form, shown) = match (tools, format) {
-            (Some(tools), Some(format)) => {
-                let matcher = calls::compile(&asked, format, &tools, form.as_ref())?;
-                (Some(matcher), format.controls(&**asked.engine.tokenizer()))
-            }
-            _ => (form.map(|form| form.compile(&asked)).transpose()?, Vec::new()),
-        };
-        drop((turn, fields));
-        Ok(Order { ticket, prompt, param: "messages", form, shown })
-    })
-    .await?;
-    let (events, seed) = submit(&app, &model, order, &params)?;
-    let reply = Reply::new(Shape::Chat, &app, model, &params, seed).with_calls(format, only_calls);
-    reply.respond(events, params.stream).await
+    let mut tools = tools::read(&mut fields)?;
+    let format = tools.is_some().then(|| calls::format(model, app.options.tool_format)).transpose()?;
+    let conversation = conversation(&mut fields, tools.as_mut().map(|tools| mem::take(&mut tools.list)))?;
+    Ok(Asked { params, form, tools: tools.zip(format), conversation, _fields: fields })
 }
 
 fn conversation(fields: &mut Fields, tools: Option<Vec<Value>>) -> Result<Conversation, ApiError> {

@@ -3,22 +3,65 @@
 use super::{
     Answered, Shared,
     answer::{Reply, Shape},
-    form,
-    params::{self, TOP},
-    submit::{Order, blocking, enter, submit},
+    form::{self, Form},
+    params::{self, Params, TOP},
+    submit::{Order, aside, blocking, enter, in_time, submit},
     tokenize::ids,
 };
-use crate::{body, error::ApiError, fields::wrong, state::Model};
+use crate::{
+    body,
+    error::ApiError,
+    fields::{Fields, wrong},
+    server::App,
+    state::Model,
+};
 use axum::extract::{Request, State};
 use pi_engine::pi_core::text::TokenId;
 use serde_json::Value;
+use std::{sync::Arc, time::Instant};
 
 const EXPECTED: &str = "a string or an array of token ids";
 
 pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
-    let model = app.model()?;
-    let mut fields = body::object(&app, request).await?;
-    let mut params = params::read(&fields, &app, &model, 0)?;
+    let (model, deadline) = (app.model()?, app.deadline());
+    let (order, params) = in_time(&app, deadline, prepared(&app, &model, request, deadline)).await?;
+    let (events, seed) = submit(&app, &model, order, &params)?;
+    Reply::new(Shape::Text, &app, model, &params, seed).respond(events, params.stream).await
+}
+
+async fn prepared(
+    app: &Arc<App>,
+    model: &Arc<Model>,
+    request: Request,
+    deadline: Option<Instant>,
+) -> Result<(Order, Params), ApiError> {
+    let fields = body::object(app, request).await?;
+    let (reader, asked) = (app.clone(), model.clone());
+    let asked = aside(fields.is_long(), move || read(fields, &reader, &asked, deadline)).await?;
+    let ticket = enter(app)?;
+    let turn = form::turn(app, asked.form.is_some()).await;
+    let model = model.clone();
+    // the place is kept as long as there is work, even if the client leaves meanwhile
+    blocking(move || {
+        let prompt = tokens(&model, asked.prompt)?;
+        let form = asked.form.map(|form| form.compile(&model)).transpose()?;
+        drop((turn, asked._fields));
+        Ok((Order { ticket, prompt, param: "prompt", form, shown: Vec::new() }, asked.params))
+    })
+    .await
+}
+
+/// What a request asks for.
+struct Asked {
+    params: Params,
+    prompt: Value,
+    form: Option<Form>,
+    /// What is left of the fields.
+    _fields: Fields,
+}
+
+fn read(mut fields: Fields, app: &App, model: &Model, deadline: Option<Instant>) -> Result<Asked, ApiError> {
+    let mut params = params::read(&fields, app, model, 0, deadline)?;
     params.logprobs = fields.integer("logprobs", 0..=TOP)?.map(|n| n as usize);
     let prompt = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", format!("expected {EXPECTED}")))?;
     let form = form::read(&mut fields)?;
@@ -29,19 +72,7 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
             return Err(ApiError::unsupported(name, "only /v1/chat/completions takes tools"));
         }
     }
-    let ticket = enter(&app)?;
-    let turn = form::turn(&app, form.is_some()).await;
-    let asked = model.clone();
-    // the place is kept as long as there is work, even if the client leaves meanwhile
-    let order = blocking(move || {
-        let prompt = tokens(&asked, prompt)?;
-        let form = form.map(|form| form.compile(&asked)).transpose()?;
-        drop((turn, fields));
-        Ok(Order { ticket, prompt, param: "prompt", form, shown: Vec::new() })
-    })
-    .await?;
-    let (events, seed) = submit(&app, &model, order, &params)?;
-    Reply::new(Shape::Text, &app, model, &params, seed).respond(events, params.stream).await
+    Ok(Asked { params, prompt, form, _fields: fields })
 }
 
 /// The tokens of a prompt: a text with what the vocabulary puts around it, or ids as they are. A list of one prompt is that one.

@@ -104,10 +104,11 @@ fn grammar(fields: &mut Fields) -> Result<Option<Form>, ApiError> {
 }
 
 impl Form {
-    /// Compiles it, which may take a while.
-    pub(super) fn compile(&self, model: &Model) -> Result<Matcher, ApiError> {
+    /// Compiles it, which may take a while. Returns the field as well.
+    pub(super) fn compile(&self, model: &Model) -> Result<(&'static str, Matcher), ApiError> {
         let compiler = model.compiler().map_err(|e| refused(self.field, e))?;
-        compiler.compile(&self.grammar).map_err(|e| refused(self.field, &e))
+        let matcher = compiler.compile(&self.grammar).map_err(|e| refused(self.field, &e))?;
+        Ok((self.field, matcher))
     }
 }
 

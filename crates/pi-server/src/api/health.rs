@@ -17,5 +17,6 @@ pub(super) async fn health(State(app): Shared) -> Answered {
 
 pub(super) async fn metrics(State(app): Shared) -> Response {
     let ready = *app.state.phase.borrow() == Phase::Ready;
-    text(app.state.metrics.text(ready), "text/plain; version=0.0.4; charset=utf-8")
+    let compiled = app.state.model.get().map_or(0, |model| model.compiled());
+    text(app.state.metrics.text(ready, compiled), "text/plain; version=0.0.4; charset=utf-8")
 }

@@ -30,6 +30,7 @@ pub(crate) use submit::blocking;
 use crate::{
     auth,
     error::ApiError,
+    hosts,
     server::App,
     state::{Model, Phase},
 };
@@ -41,7 +42,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 type Shared = State<Arc<App>>;
@@ -73,6 +77,26 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     match cors(&app.options.cors) {
         Some(cors) => all.layer(cors).with_state(app),
         None => all.with_state(app),
+    }
+}
+
+/// All routes, for requests that call the server by one of its names. `/health` is for anybody.
+pub(crate) fn by_name(app: &Arc<App>) -> Router {
+    router(app.clone()).layer(middleware::from_fn_with_state(app.clone(), named))
+}
+
+async fn named(State(app): Shared, request: Request, next: Next) -> Response {
+    let (options, uri) = (&app.options, request.uri());
+    let checked = match uri.path() {
+        "/health" => Ok(()),
+        _ => hosts::check(&options.hosts, &options.cors, uri, request.headers()),
+    };
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            app.state.metrics.response("other", error.status().as_u16());
+            error.into_response()
+        }
     }
 }
 
@@ -123,6 +147,11 @@ async fn not_allowed(request: Request) -> ApiError {
 }
 
 impl App {
+    /// When a request that is here now must be answered.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.options.timeout.and_then(|time| Instant::now().checked_add(time))
+    }
+
     /// The model, if it can be asked something.
     pub(crate) fn model(&self) -> Result<Arc<Model>, ApiError> {
         match (&*self.state.phase.borrow(), self.state.model.get()) {

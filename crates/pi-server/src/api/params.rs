@@ -28,7 +28,7 @@ pub(super) struct Params {
     pub usage: bool,
     /// Whether what was computed for an earlier request may be used.
     pub reuse: bool,
-    /// When the answer must be there. The time that the prompt takes counts.
+    /// When the answer must be there: counted from the request's arrival.
     pub deadline: Option<Instant>,
 }
 
@@ -36,7 +36,13 @@ pub(super) struct Params {
 ///
 /// # Errors
 /// 400 naming the field.
-pub(super) fn read(fields: &Fields, app: &App, model: &Model, least: u64) -> Result<Params, ApiError> {
+pub(super) fn read(
+    fields: &Fields,
+    app: &App,
+    model: &Model,
+    least: u64,
+    deadline: Option<Instant>,
+) -> Result<Params, ApiError> {
     refuse_what_is_not_built(fields)?;
     fields.string("model")?;
     let defaults = &app.options.sampling;
@@ -63,7 +69,6 @@ pub(super) fn read(fields: &Fields, app: &App, model: &Model, least: u64) -> Res
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
     };
     let reuse = fields.boolean("cache_prompt")?.unwrap_or(true);
-    let deadline = app.options.timeout.and_then(|t| Instant::now().checked_add(t));
     let params = Params { options, logprobs: None, stream, usage: usage(fields, stream)?, reuse, deadline };
     params.options.sampling.check(model.engine.vocab()).map_err(|e| params.refused(&e))?;
     Ok(params)

@@ -10,7 +10,11 @@ use crate::{
 };
 use pi_engine::{Constrained, Sampler, pi_core::text::TokenId, sampler::Chain};
 use pi_grammar::Matcher;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use std::time::Instant;
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    time::timeout_at,
+};
 
 /// Runs something that takes a while beside the threads that answer.
 ///
@@ -21,6 +25,33 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(ApiError::engine("the request could not be prepared")))
+}
+
+/// The same for what takes a while only if a body is long.
+///
+/// # Errors
+/// What it says.
+pub(super) async fn aside<T: Send + 'static>(
+    long: bool,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if long { blocking(work).await } else { work() }
+}
+
+/// Waits for something until the request has taken as long as it may. What is done in another thread then goes on, and keeps its place.
+///
+/// # Errors
+/// What it says; 504 if it took too long.
+pub(super) async fn in_time<T>(
+    app: &App,
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let Some(deadline) = deadline else { return work.await };
+    timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
+        app.state.metrics.failed();
+        Err(ApiError::deadline())
+    })
 }
 
 /// A place among the requests that wait or run.
@@ -42,8 +73,8 @@ pub(super) struct Order {
     pub prompt: Vec<TokenId>,
     /// The field that the prompt came from.
     pub param: &'static str,
-    /// What the answer must look like.
-    pub form: Option<Matcher>,
+    /// What the answer must look like, and the field that said so.
+    pub form: Option<(&'static str, Matcher)>,
     /// Control tokens whose text is part of the answer.
     pub shown: Vec<TokenId>,
 }
@@ -67,8 +98,9 @@ pub(super) fn submit(
     }
     let chain = Chain::new(params.options.sampling.clone(), model.engine.vocab()).map_err(|e| params.refused(&e))?;
     let seed = chain.seed();
+    let field = form.as_ref().map(|(field, _)| *field);
     let sampler: Box<dyn Sampler + Send> = match form {
-        Some(form) => Box::new(Constrained::new(chain, Box::new(form))),
+        Some((_, form)) => Box::new(Constrained::new(chain, Box::new(form))),
         None => Box::new(chain),
     };
     let (events, answer) = unbounded_channel();
@@ -76,6 +108,7 @@ pub(super) fn submit(
         prompt,
         options: params.options.clone(),
         sampler,
+        form: field,
         shown,
         logprobs: params.logprobs,
         reuse: params.reuse,
@@ -85,4 +118,18 @@ pub(super) fn submit(
     };
     app.jobs.send(job).map_err(|_| ApiError::unavailable("the engine is not running", 60))?;
     Ok((answer, seed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn the_fields_of_long_bodies_are_looked_at_beside_the_networks_thread() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let thread = |long| runtime.block_on(aside(long, || Ok(thread::current().id()))).unwrap();
+        assert_eq!(thread(false), thread::current().id());
+        assert_ne!(thread(true), thread::current().id());
+    }
 }

@@ -1,6 +1,9 @@
 //! `/tokenize` and `/detokenize`.
 
-use super::{Answered, Shared, json};
+use super::{
+    Answered, Shared, json,
+    submit::{aside, blocking},
+};
 use crate::{
     body,
     error::ApiError,
@@ -14,15 +17,15 @@ use serde_json::{Value, json as value};
 pub(super) async fn tokenize(State(app): Shared, request: Request) -> Answered {
     let model = app.model()?;
     let mut fields = body::object(&app, request).await?;
-    let add_special = fields.boolean("add_special")?.unwrap_or(false);
-    let parse_special = fields.boolean("parse_special")?.unwrap_or(true);
-    let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
-    let content = match fields.take("content") {
-        Some(Value::String(content)) => content,
-        Some(other) => return Err(wrong("content", "a string", &other)),
-        None => return Err(ApiError::field("content", "expected a string, got nothing")),
-    };
-    super::submit::blocking(move || {
+    blocking(move || {
+        let add_special = fields.boolean("add_special")?.unwrap_or(false);
+        let parse_special = fields.boolean("parse_special")?.unwrap_or(true);
+        let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+        let content = match fields.take("content") {
+            Some(Value::String(content)) => content,
+            Some(other) => return Err(wrong("content", "a string", &other)),
+            None => return Err(ApiError::field("content", "expected a string, got nothing")),
+        };
         let tokenizer = model.engine.tokenizer();
         let tokens = tokenizer
             .encode(content.as_bytes(), EncodeOptions { add_special, parse_special })
@@ -44,15 +47,18 @@ pub(super) async fn tokenize(State(app): Shared, request: Request) -> Answered {
 pub(super) async fn detokenize(State(app): Shared, request: Request) -> Answered {
     let model = app.model()?;
     let fields = body::object(&app, request).await?;
-    let tokens = match fields.get("tokens") {
-        Some(Value::Array(_)) => tokens(&fields, "tokens", model.engine.vocab())?,
-        Some(other) => return Err(wrong("tokens", "an array of token ids", other)),
-        None => return Err(ApiError::field("tokens", "expected an array of token ids, got nothing")),
-    };
-    let options = DecodeOptions { special: true, ..Default::default() };
-    let text = model.engine.tokenizer().decode(&tokens, options);
-    let text = text.map_err(|e| ApiError::field("tokens", e.to_string()))?;
-    Ok(json(&value!({"content": String::from_utf8_lossy(&text)})))
+    aside(fields.is_long(), move || {
+        let tokens = match fields.get("tokens") {
+            Some(Value::Array(_)) => tokens(&fields, "tokens", model.engine.vocab())?,
+            Some(other) => return Err(wrong("tokens", "an array of token ids", other)),
+            None => return Err(ApiError::field("tokens", "expected an array of token ids, got nothing")),
+        };
+        let options = DecodeOptions { special: true, ..Default::default() };
+        let text = model.engine.tokenizer().decode(&tokens, options);
+        let text = text.map_err(|e| ApiError::field("tokens", e.to_string()))?;
+        Ok(json(&value!({"content": String::from_utf8_lossy(&text)})))
+    })
+    .await
 }
 
 /// The token ids in the array `name`.

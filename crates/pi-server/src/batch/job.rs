@@ -12,6 +12,8 @@ pub(crate) struct Job {
     pub prompt: Vec<TokenId>,
     pub options: GenerateOptions,
     pub sampler: Box<dyn Sampler + Send>,
+    /// The field that said what the answer must look like, if one did.
+    pub form: Option<&'static str>,
     /// Control tokens whose text is part of the answer.
     pub shown: Vec<TokenId>,
     /// How many of the likeliest tokens are wanted beside each chosen one; `None`: no log-probabilities at all.

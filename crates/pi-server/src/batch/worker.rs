@@ -189,7 +189,11 @@ impl Worker<'_> {
             Ok(None) => {}
             Ok(Some(stop)) => self.finish(part.slot, stop),
             // what was computed is right; only the answer cannot go on
-            Err(e @ Error::Constraint(_)) => self.fail(part.slot, ApiError::request(e.to_string())),
+            Err(Error::Constraint(why)) => {
+                let field = work.job.form.unwrap_or("grammar");
+                let why = format!("the answer was begun, but cannot go on in this form: {why}");
+                self.fail(part.slot, ApiError::field(field, why));
+            }
             Err(e) => self.broken(part.slot, &e),
         }
     }
@@ -229,7 +233,10 @@ mod tests {
         job::{Done, Piece},
         queue::Door,
     };
-    use pi_engine::{Engine, GenerateOptions, SamplingParams, SessionOptions, pi_core::text::TokenId, sampler::Chain};
+    use pi_engine::{
+        Constrained, Constraint, Engine, GenerateOptions, SamplingParams, SessionOptions, pi_core::text::TokenId,
+        sampler::Chain,
+    };
     use pi_testkit::TinyModel;
     use std::{sync::Arc, thread};
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -241,7 +248,18 @@ mod tests {
         let (prompt, ticket) = (prompt.to_vec(), door.enter().unwrap());
         let shown = Vec::new();
         (
-            Job { prompt, options, sampler, shown, logprobs: Some(0), reuse: true, deadline: None, events, ticket },
+            Job {
+                prompt,
+                options,
+                sampler,
+                form: None,
+                shown,
+                logprobs: Some(0),
+                reuse: true,
+                deadline: None,
+                events,
+                ticket,
+            },
             answer,
         )
     }
@@ -291,5 +309,45 @@ mod tests {
             drop(jobs); // ends the thread
         });
         assert_eq!(door.inside(), 0);
+    }
+
+    /// A form that becomes too much work at its third token.
+    struct Tiring(usize);
+
+    impl Constraint for Tiring {
+        fn mask(&mut self, _: &mut [f32]) -> pi_engine::Result<()> {
+            match self.0 {
+                0 => Err(Error::Constraint("too much work".into())),
+                _ => Ok(()),
+            }
+        }
+
+        fn accept(&mut self, _: TokenId) -> pi_engine::Result<()> {
+            self.0 -= 1;
+            Ok(())
+        }
+
+        fn is_complete(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_go_on_in_its_form_names_the_field_that_asked_for_it() {
+        let engine = Engine::builder().threads(1).load(&TinyModel::default().file()).unwrap();
+        let (door, metrics) = (Door::new(9), Metrics::new(1));
+        let (jobs, todo) = std::sync::mpsc::channel();
+        let session = engine.session(&SessionOptions::default()).unwrap();
+        let (mut formed, said) = job(&engine, &door, &[5, 6], 20);
+        let chain = Chain::new(SamplingParams::greedy(), engine.vocab()).unwrap();
+        (formed.sampler, formed.form) = (Box::new(Constrained::new(chain, Box::new(Tiring(2)))), Some("json_schema"));
+        let (plain, after) = job(&engine, &door, &[5, 6], 20);
+        [formed, plain].into_iter().for_each(|job| jobs.send(job).unwrap());
+        drop(jobs);
+        run(session, 1, &todo, &metrics);
+        let error = tokens(said).unwrap_err();
+        assert_eq!((error.status().as_u16(), &error.body_json()["error"]["param"]), (400, &"json_schema".into()));
+        assert!(error.message().contains("begun") && error.message().contains("too much work"), "{}", error.message());
+        assert_eq!(tokens(after).unwrap().len(), 20);
     }
 }

@@ -148,7 +148,12 @@ impl ChatTemplate {
 
     /// Whether the template does something with tools.
     pub fn takes_tools(&self) -> bool {
-        self.with_tools.is_some() || self.source.contains("tools")
+        self.with_tools.is_some() || Self::has_tools(&self.source)
+    }
+
+    /// The same of a text that may become a template.
+    pub fn has_tools(source: &str) -> bool {
+        source.contains("tools")
     }
 
     /// The prompt as text, as the template writes it.

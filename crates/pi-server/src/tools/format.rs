@@ -1,7 +1,7 @@
 //! The forms in which models write calls.
 
 use pi_engine::pi_core::text::{TokenId, TokenKind, Tokenizer};
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 /// How a model writes that it calls a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,13 @@ impl ToolFormat {
 /// The control token of this text, if it is one.
 pub(super) fn control(tokenizer: &dyn Tokenizer, text: &str) -> Option<TokenId> {
     tokenizer.find(text.as_bytes()).filter(|&id| tokenizer.kind(id) == Some(TokenKind::Control))
+}
+
+impl fmt::Display for ToolFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = Self::ALL.iter().find(|(_, format)| format == self);
+        f.write_str(found.map_or("", |(name, _)| name))
+    }
 }
 
 impl FromStr for ToolFormat {

@@ -179,7 +179,7 @@ impl Running {
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let body = body.to_string();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n",
             body.len()
         );

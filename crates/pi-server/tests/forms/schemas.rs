@@ -205,3 +205,52 @@ fn wrong_forms_are_refused_with_their_field_and_place_and_soon() {
     }
     server.is_well();
 }
+
+#[test]
+fn every_pair_of_settings_leaves_an_answer_in_its_form() {
+    // S13
+    let server = start(options());
+    let settings = [
+        json!({"temperature": 3}),
+        json!({"top_k": 1}),
+        json!({"top_p": 0}),
+        json!({"min_p": 1}),
+        json!({"repeat_penalty": 1.9, "repeat_last_n": -1}),
+        json!({"presence_penalty": 2}),
+        json!({"frequency_penalty": -2}),
+        json!({"logit_bias": {"17": 100, "300": -100}}),
+        json!({"ignore_eos": true}),
+        json!({"stop": ["never there"]}),
+    ];
+    let form = json!({"prompt": "x", "grammar": "root ::= (\"yes\" | \"no\") [0-9]", "max_tokens": 20, "seed": 7, "temperature": 1});
+    for (i, one) in settings.iter().enumerate() {
+        for other in &settings[i..] {
+            let more = with(one.clone(), other.clone());
+            let got = server.post("/v1/completions", &with(form.clone(), more.clone())).ok();
+            let (text, reason) = (got["choices"][0]["text"].as_str().unwrap(), &got["choices"][0]["finish_reason"]);
+            let digit = text.strip_prefix("yes").or(text.strip_prefix("no")).unwrap_or_default();
+            assert!(
+                digit.len() == 1 && digit.bytes().all(|b| b.is_ascii_digit()) && reason == "stop",
+                "{more}: {text:?}"
+            );
+        }
+    }
+    // a sampler that is not there is not passed over
+    let typical = server.post("/v1/completions", &with(form, json!({"typical_p": 0.5})));
+    assert_eq!(typical.refused(400), "typical_p");
+}
+
+#[test]
+fn a_form_that_comes_again_is_compiled_once() {
+    let server = start(options());
+    let ask = |schema: Value| {
+        chat(&server, json!({"temperature": 0, "response_format": json_schema(schema)}))["choices"].clone()
+    };
+    let first = ask(person());
+    for _ in 0..3 {
+        assert_eq!(ask(person()), first);
+    }
+    assert_eq!(server.metric("pi_forms_compiled_total"), 1.0);
+    ask(json!({"enum": ["a"]}));
+    assert_eq!(server.metric("pi_forms_compiled_total"), 2.0);
+}

@@ -218,6 +218,12 @@ fn calls_that_make_no_sense_are_refused() {
         (vec!["--json", "--prompts", file, "-o", "y"], "--json"),
         (vec!["--parallel", "0", "--prompts", file, "-o", "y"], "--parallel"),
         (vec!["--escape", "--prompts", file, "-o", "y"], "--escape"),
+        (vec!["-p", "x", "--tool-format", "hermes"], "--prompts"),
+        (vec!["--tool-format", "odd", "--prompts", file, "-o", "y"], "--tool-format"),
+        (
+            vec!["--tool-format", "hermes", "--chat-template", "llama3", "--prompts", file, "-o", "y"],
+            "--chat-template llama3",
+        ),
     ] {
         let said = call(["run"].into_iter().chain(line.clone()));
         assert!(said.code == Some(2) && said.err.contains(named), "{line:?}: {}", said.err);
@@ -250,4 +256,23 @@ fn forms_are_those_of_all_lines_and_what_is_read_is_not_written() {
     let said = crate::common::said(command.arg("-o").arg(place.path("./in.jsonl")).current_dir(repository("")));
     assert!(said.code == Some(1) && said.err.contains("this is the file of prompts"), "{}", said.err);
     assert_eq!(fs::read(place.path("in.jsonl")).unwrap(), before);
+}
+
+#[test]
+fn lines_may_have_functions_where_the_template_takes_them() {
+    let tools = r#""tools": [{"type": "function", "function": {"name": "now"}}], "tool_choice": "required", "parallel_tool_calls": false"#;
+    let line =
+        format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"When?\"}}], \"max_tokens\": 60, {tools}}}");
+    let place = Place::new(&[line]);
+    let template = place.path("template");
+    fs::write(&template, "{{ tools|tojson }}{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
+    // a template that shows no form of calls
+    let with = |more: &[&str]| said(place.command("").arg("--chat-template").arg(&template).args(more));
+    let none = with(&[]);
+    assert_eq!(none.code, Some(1), "{}", none.err);
+    let error = place.answers()[0]["error"].clone();
+    assert!(error["param"] == "tools" && error["message"].as_str().unwrap().contains("--tool-format"), "{error}");
+    let told = with(&["--tool-format", "llama3", "--overwrite"]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    assert_eq!(place.answers()[0]["tool_calls"][0]["function"]["name"], "now", "{:?}", place.answers());
 }
