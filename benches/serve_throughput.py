@@ -29,10 +29,11 @@ def main():
     parser.add_argument("--least", type=float, default=0.0)
     parser.add_argument("--pi", default=str(ROOT / "target/release/pi"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("options", nargs="*", help="for pi serve, behind --")
-    args = parser.parse_args()
+    # what stands behind -- is for pi serve
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    args, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
 
-    command = [args.pi, "serve", args.model, "--port", "0", "--parallel", str(args.clients), "-c", "1024", *args.options]
+    command = [args.pi, "serve", args.model, "--port", "0", "--parallel", str(args.clients), "-c", "1024", *options]
     with Process(command, until="^ready: ") as server:
         for line in server.lines:
             print(line, file=sys.stderr)

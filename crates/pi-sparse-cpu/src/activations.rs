@@ -61,14 +61,15 @@ impl Activations {
         decode: |bytes, out| decode::<{ pairs15::BYTES }>(bytes, out, pairs15::SCALE, pairs15::place),
     };
 
-    /// The same for [repacked](crate::Packed) weights: vector `k` of a pair has codes `8 k` to `8 k + 7` of either group, two of
-    /// the one and two of the other in turns.
+    /// The same for [repacked](crate::Packed) weights, of which kernels take eight blocks of 32 at a time. Block (576 bytes): 16
+    /// vectors of 256 bits, of which vector `k` has codes `2 k` and `2 k + 1` of each of 8 groups of 32; the sums of the groups'
+    /// codes (f32); the scale (f32), 28 bytes of 0.
     pub const LANES15: Self = Self {
         form: Form("lanes15"),
         block_len: BLOCK,
-        block_bytes: pairs15::BYTES,
-        encode: |x, out| encode::<{ pairs15::BYTES }>(x, out, pairs15::SCALE, lanes15::place, lanes15::add_to_sums),
-        decode: |bytes, out| decode::<{ pairs15::BYTES }>(bytes, out, pairs15::SCALE, lanes15::place),
+        block_bytes: lanes15::BYTES,
+        encode: |x, out| encode::<{ lanes15::BYTES }>(x, out, lanes15::SCALE, lanes15::place, lanes15::add_to_sums),
+        decode: |bytes, out| decode::<{ lanes15::BYTES }>(bytes, out, lanes15::SCALE, lanes15::place),
     };
 
     /// Bytes of a row of `dim` numbers.
@@ -117,7 +118,7 @@ pub(crate) mod split15 {
     }
 }
 
-/// Places in a block of [`Activations::PAIRS15`] and [`Activations::LANES15`].
+/// Places in a block of [`Activations::PAIRS15`].
 pub(crate) mod pairs15 {
     /// Bytes of a block.
     pub(crate) const BYTES: usize = 704;
@@ -132,26 +133,26 @@ pub(crate) mod pairs15 {
     }
 
     pub(super) fn add_to_sums(out: &mut [u8; BYTES], i: usize, code: i16) {
-        super::add(out, lane_of(place(i)), code);
-    }
-
-    /// Where the sum is that the code at `place` belongs to.
-    pub(super) fn lane_of(place: usize) -> usize {
-        SUMS + place / 128 * 32 + place % 32 / 4 * 4
+        let place = place(i);
+        super::add(out, SUMS + place / 128 * 32 + place % 32 / 4 * 4, code);
     }
 }
 
 /// Places in a block of [`Activations::LANES15`].
-mod lanes15 {
-    use super::pairs15::{BYTES, lane_of};
+pub(crate) mod lanes15 {
+    /// Bytes of a block.
+    pub(crate) const BYTES: usize = 576;
+    /// Where the sums of groups are.
+    pub(crate) const SUMS: usize = 512;
+    /// Where the scale is.
+    pub(crate) const SCALE: usize = 544;
 
     pub(super) fn place(i: usize) -> usize {
-        let (pair, group) = (i / 64, i / 32 % 2);
-        pair * 128 + i % 32 / 8 * 32 + i % 8 / 2 * 8 + group * 4 + i % 2 * 2
+        i % 32 / 2 * 32 + i / 32 * 4 + i % 2 * 2
     }
 
     pub(super) fn add_to_sums(out: &mut [u8; BYTES], i: usize, code: i16) {
-        super::add(out, lane_of(place(i)), code);
+        super::add(out, SUMS + i / 32 * 4, code);
     }
 }
 

@@ -151,8 +151,11 @@ pub struct Kernels {
 pub struct Packed {
     /// Writes a row in this layout.
     pub pack: Pack,
-    /// As for the type itself, but of repacked rows. Parts of rows have to begin at multiples of 64 numbers.
+    /// As for the type itself, but of repacked rows. Parts of rows have to begin at multiples of `columns`.
     pub kernels: TypeKernels,
+    /// Numbers that are packed together. Rows that are not multiples of it may be computed slowly, and operators do not repack
+    /// them.
+    pub columns: usize,
 }
 
 /// See [`Packed::pack`]: `pack(row, out)`, both of equal length.

@@ -72,7 +72,8 @@ impl Packer {
 
     /// A matrix, repacked if that makes it faster and there is room. Only the rows of `rows` will be used.
     pub(crate) fn weights(&self, m: &Matrix, rows: &NeuronSet, kernels: &Kernels, exec: &dyn Executor) -> Weights {
-        let repacked = kernels.packed(m.ty()).and_then(|packed| {
+        let whole = |packed: &&Packed| m.cols().is_multiple_of(packed.columns);
+        let repacked = kernels.packed(m.ty()).filter(whole).and_then(|packed| {
             let bytes = rows.len() as u64 * m.row_bytes() as u64;
             let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.0.limit);
             self.0.used.fetch_update(Relaxed, Relaxed, take).ok()?;
@@ -133,6 +134,7 @@ mod tests {
         let packed = Packed {
             pack: |row, out| out.iter_mut().zip(row).for_each(|(out, byte)| *out = byte.rotate_left(4)),
             kernels: TypeKernels { dot: |w, _| w[0].into(), ..*Kernels::reference().get(QuantType::Q4_0) },
+            columns: 64,
         };
         Kernels::reference().with_packed(QuantType::Q4_0, packed)
     }
@@ -157,6 +159,9 @@ mod tests {
         assert_eq!(Packer::default().weights(&m, &all, &kernels(), &pool).m.view().bytes(), m.view().bytes());
         let none = Packer::new(u64::MAX).weights(&m, &all, &Kernels::reference(), &pool);
         assert_eq!(none.m.view().bytes(), m.view().bytes());
+        let ragged = matrix(6, 96);
+        let w = Packer::new(u64::MAX).weights(&ragged, &all, &kernels(), &pool);
+        assert_eq!(w.m.view().bytes(), ragged.view().bytes(), "64 numbers are packed together");
     }
 
     #[test]

@@ -225,8 +225,9 @@ impl Run {
                 _ => fired.extend((0..owned as u32).filter(fires)),
             }
             let m = op.w.down.matrix();
-            let sum =
-                Sum { op, k: op.kernels.get(m.ty()), floats: op.kernels.get(QuantType::F32), m, fired, h, tokens };
+            let uses = h.iter().filter(|v| **v != 0.0).count();
+            let (k, floats) = (op.kernels.get(m.ty()), op.kernels.get(QuantType::F32));
+            let sum = Sum { op, k, floats, m, fired, uses, h, tokens };
             let (step, min) = (MIN_COLUMNS.max(m.ty().info().block_len), min_columns(m, op.exec.width()));
             split::columns(&*op.exec, output(out, Write::Set)?, m.cols(), step, min, |mut part| sum.columns(&mut part));
             stats.bytes += (fired.len() * m.row_bytes()) as u64;

@@ -4,8 +4,8 @@
 //! 32 registers. On CPUs that compute 512 bits in two halves (Zen 4) wider vectors would gain nothing; and results are the
 //! same bits as AVX2's, because the source is the same.
 
-use super::avx2::{ACTIVATE, PACKED, SIGNS, SIGNS_AVX512, TYPES};
-use crate::kernels::{Kernels, Packed};
+use super::avx2::{ACTIVATE, PACKED, SIGNS, SIGNS_AVX512, TYPES, packed};
+use crate::kernels::Kernels;
 
 /// True if this CPU can run what is here.
 pub(crate) fn is_available() -> bool {
@@ -24,6 +24,6 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
         let signs = if is_x86_feature_detected!("avx512vpopcntdq") { SIGNS_AVX512 } else { SIGNS };
         let base = if is_x86_feature_detected!("popcnt") { base.with_signs(signs) } else { base };
         let all = TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, _, kernels)| all.with(ty, kernels));
-        PACKED.into_iter().fold(all, |all, (ty, pack, _, kernels)| all.with_packed(ty, Packed { pack, kernels }))
+        PACKED.into_iter().fold(all, |all, (ty, pack, _, kernels)| all.with_packed(ty, packed(pack, kernels)))
     })
 }

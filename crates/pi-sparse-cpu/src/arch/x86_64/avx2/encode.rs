@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::lanes::*;
-use crate::activations::{Activations, BLOCK, Encode, pairs15, scales, split15};
+use crate::activations::{Activations, BLOCK, Encode, lanes15, pairs15, scales, split15};
 use std::arch::x86_64::*;
 
 /// [`Activations::SPLIT15`] with this encoder.
@@ -49,25 +49,16 @@ fn pairs(x: &[f32], out: &mut [u8]) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn lanes(x: &[f32], out: &mut [u8]) {
-    use pairs15::{BYTES, SCALE, SUMS};
-    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], _| {
-        let at = 128 * (i / 2);
-        if i % 2 == 0 {
-            // kept here until the pair's other group comes
-            store32(part(out, at), first);
-            store32(part(out, at + 32), second);
-            return;
-        }
-        let mut sums = _mm256_setzero_si256();
-        for (at, a, b) in [(at + 64, load32(out, at + 32), second), (at, load32(out, at), first)] {
-            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-            let codes = [_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31)];
-            for (k, codes) in codes.into_iter().enumerate() {
-                sums = _mm256_add_epi32(sums, _mm256_madd_epi16(codes, _mm256_set1_epi16(1)));
-                store32(part(out, at + 32 * k), codes);
+    use lanes15::{BYTES, SCALE, SUMS};
+    encode(x, out, SCALE, |out: &mut [u8; BYTES], i, [first, second], [a, b]| {
+        for (half, v) in [first, second].into_iter().enumerate() {
+            let mut codes = [0; 32];
+            store32(&mut codes, v);
+            for (k, two) in codes.as_chunks::<4>().0.iter().enumerate() {
+                *part(out, 32 * (8 * half + k) + 4 * i) = *two;
             }
         }
-        store32(part(out, SUMS + 32 * (i / 2)), _mm256_castps_si256(_mm256_cvtepi32_ps(sums)));
+        put(out, SUMS + 4 * i, (a + b) as f32);
     });
 }
 

@@ -1,11 +1,12 @@
 //! IQ4_NL. Layout: see `pi_core::quant`.
 
+use super::eights::{nibbles_of, pack_bytes, put2};
 use super::lanes::*;
-use super::small::{self, Pair, nibbles_of, put2, scales_at};
+use super::small::{self, Pair};
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(36, 0, false, PAIRS15);
-super::small::packed_kernels!(18, 36, 0, false, super::unpack_packed, super::pack);
+super::eights::packed_kernels!(18, 144, 0, false, super::four, super::pack);
 
 fn fill(lone: &[u8]) -> [u8; 36] {
     small::fill_plain(lone)
@@ -48,18 +49,20 @@ fn numbers(w: &[u8; 36], b: usize) -> [__m256; 4] {
     times(widen(values(load16(w, 2))), d, None)
 }
 
-/// Repacked: two scales, then codes: bytes as in Q8_0, of which the first half is in the low half bytes.
-fn pack(a: &[u8; 18], b: &[u8; 18], out: &mut [u8; 36]) {
-    put2(out, 0, a, b, 0);
-    let mut bytes = [0; 64];
-    small::pack_bytes(&nibbles_of(&a[2..]), &nibbles_of(&b[2..]), &mut bytes);
-    (0..32).for_each(|i| out[4 + i] = bytes[i] | bytes[32 + i] << 4);
+/// Repacked: eight scales, then codes: bytes as in Q8_0, of which the first half of each 64 is in the low half bytes.
+fn pack(blocks: &[[u8; 18]; 8], out: &mut [u8; 144]) {
+    put2(out, 0, blocks, 0);
+    let mut bytes = [0; 256];
+    pack_bytes(&blocks.map(|b| nibbles_of(&b[2..])), &mut bytes);
+    for (out, bytes) in out[16..].as_chunks_mut::<32>().0.iter_mut().zip(bytes.as_chunks::<64>().0) {
+        (0..32).for_each(|i| out[i] = bytes[i] | bytes[32 + i] << 4);
+    }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn unpack_packed(w: &[u8; 36]) -> Pair {
-    let packed = load32(w, 4);
+fn four(w: &[u8; 144], i: usize) -> [__m256i; 4] {
+    let packed = load32(w, 16 + 32 * i);
     let (first, second) = (signed(named(shift_mask(packed, 0, 15))), signed(named(shift_mask(packed, 4, 15))));
-    Pair { codes: [first[0], first[1], second[0], second[1]], scales: scales_at(w, 0), mins: None }
+    [first[0], first[1], second[0], second[1]]
 }

@@ -4,7 +4,7 @@
 //! exact integers, and the few roundings have one order; so one row, four, and a tile of rows and tokens give the same bits.
 
 use super::lanes::*;
-use super::rows::{self, TOKENS, block_of};
+use super::rows;
 use crate::activations::split15::{BYTES, SCALE};
 use std::arch::x86_64::*;
 
@@ -12,6 +12,9 @@ use std::arch::x86_64::*;
 const GROUPS: usize = 8;
 /// Panels of four rows that pass by all tokens one after the other: those of two fours fill most of the nearest cache.
 const PANELS: usize = 4;
+/// Tokens that pass by a panel before the next is made: their sums stay in the nearest cache. (Unpacking takes too long here to be
+/// done for every eight tokens, as in `small`: prompts would be up to a fifth slower.)
+const TOKENS: usize = 32;
 
 type X = [u8; BYTES];
 
@@ -133,6 +136,12 @@ pub(super) fn tile<const W: usize, const M: usize>(
             }
         }
     }
+}
+
+/// Block `s` of row `t` of the activations.
+#[inline(always)]
+fn block_of(x: &[u8], row_bytes: usize, t: usize, s: usize) -> Option<&X> {
+    x.get(t * row_bytes + s * BYTES..)?.first_chunk()
 }
 
 /// A token's block beside a panel.

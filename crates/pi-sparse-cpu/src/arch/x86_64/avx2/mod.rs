@@ -1,6 +1,6 @@
 //! Kernels for AVX2, FMA and F16C.
 //!
-//! Each type's file says what the codes, scales and numbers of one block are; `small` (blocks of 32), `large` (blocks of 256)
+//! Each type's file says what the codes, scales and numbers of one block are; `small` (blocks of 32), `eights` (the same repacked), `large` (blocks of 256)
 //! and `float` make kernels of that: one for this instruction set, and one for [`super::avx512`]. Functions that use the instructions carry `#[target_feature]`, so that only code with the same
 //! features, or an `unsafe` block, can call them. The only such blocks are the entries of the tables made here, which
 //! [`kernels`] hands out after asking the CPU, and the loads and stores in `lanes`, whose lengths are in their types.
@@ -8,6 +8,7 @@
 
 mod activation;
 pub(crate) mod attention;
+mod eights;
 mod encode;
 mod float;
 mod iq4_nl;
@@ -80,8 +81,13 @@ pub(crate) fn kernels(base: Kernels) -> Option<Kernels> {
     is_available().then(|| {
         let base = if is_x86_feature_detected!("popcnt") { base.with_signs(SIGNS) } else { base };
         let all = TYPES.into_iter().fold(base.with_activate(ACTIVATE), |all, (ty, kernels, _)| all.with(ty, kernels));
-        PACKED.into_iter().fold(all, |all, (ty, pack, kernels, _)| all.with_packed(ty, Packed { pack, kernels }))
+        PACKED.into_iter().fold(all, |all, (ty, pack, kernels, _)| all.with_packed(ty, packed(pack, kernels)))
     })
+}
+
+/// The layout of [`eights`].
+pub(super) fn packed(pack: Pack, kernels: TypeKernels) -> Packed {
+    Packed { pack, kernels, columns: eights::COLUMNS }
 }
 
 /// A [`TypeKernels`](crate::kernels::TypeKernels) of functions with these target features.

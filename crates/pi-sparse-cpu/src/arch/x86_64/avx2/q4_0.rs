@@ -1,11 +1,12 @@
 //! Q4_0. Layout: see `pi_core::quant`.
 
+use super::eights::{four_nibbles, nibbles_of, pack_nibbles, put2};
 use super::lanes::*;
-use super::small::{self, Pair, four_nibbles, nibbles_of, put2, scales_at};
+use super::small::{self, Pair};
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(36, 8, false, PAIRS15);
-super::small::packed_kernels!(18, 36, 8, false, super::unpack_packed, super::pack);
+super::eights::packed_kernels!(18, 144, 8, false, super::four, super::pack);
 
 fn fill(lone: &[u8]) -> [u8; 36] {
     small::fill_plain(lone)
@@ -29,14 +30,14 @@ fn numbers(w: &[u8; 36], b: usize) -> [__m256; 4] {
     times(v, d, None)
 }
 
-/// Repacked: two scales, then codes.
-fn pack(a: &[u8; 18], b: &[u8; 18], out: &mut [u8; 36]) {
-    put2(out, 0, a, b, 0);
-    small::pack_nibbles(&nibbles_of(&a[2..]), &nibbles_of(&b[2..]), &mut out[4..]);
+/// Repacked: eight scales, then codes.
+fn pack(blocks: &[[u8; 18]; 8], out: &mut [u8; 144]) {
+    put2(out, 0, blocks, 0);
+    pack_nibbles(&blocks.map(|b| nibbles_of(&b[2..])), &mut out[16..]);
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn unpack_packed(w: &[u8; 36]) -> Pair {
-    Pair { codes: four_nibbles(load32(w, 4)), scales: scales_at(w, 0), mins: None }
+fn four(w: &[u8; 144], i: usize) -> [__m256i; 4] {
+    four_nibbles(w, 16, i)
 }

@@ -1,11 +1,12 @@
 //! Q4_1. Layout: see `pi_core::quant`.
 
+use super::eights::{four_nibbles, nibbles_of, pack_nibbles, put2};
 use super::lanes::*;
-use super::small::{self, Pair, four_nibbles, nibbles_of, put2, scales_at};
+use super::small::{self, Pair};
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(40, 0, true, PAIRS15);
-super::small::packed_kernels!(20, 40, 0, true, super::unpack_packed, super::pack);
+super::eights::packed_kernels!(20, 160, 0, true, super::four, super::pack);
 
 fn fill(lone: &[u8]) -> [u8; 40] {
     small::fill_plain(lone)
@@ -26,15 +27,15 @@ fn numbers(w: &[u8; 40], b: usize) -> [__m256; 4] {
     times(nibble_numbers(w, 4), d, Some(m))
 }
 
-/// Repacked: two scales, two minima, then codes.
-fn pack(a: &[u8; 20], b: &[u8; 20], out: &mut [u8; 40]) {
-    put2(out, 0, a, b, 0);
-    put2(out, 4, a, b, 2);
-    small::pack_nibbles(&nibbles_of(&a[4..]), &nibbles_of(&b[4..]), &mut out[8..]);
+/// Repacked: eight scales, eight minima, then codes.
+fn pack(blocks: &[[u8; 20]; 8], out: &mut [u8; 160]) {
+    put2(out, 0, blocks, 0);
+    put2(out, 16, blocks, 2);
+    pack_nibbles(&blocks.map(|b| nibbles_of(&b[4..])), &mut out[32..]);
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn unpack_packed(w: &[u8; 40]) -> Pair {
-    Pair { codes: four_nibbles(load32(w, 8)), scales: scales_at(w, 0), mins: Some(scales_at(w, 4)) }
+fn four(w: &[u8; 160], i: usize) -> [__m256i; 4] {
+    four_nibbles(w, 32, i)
 }

@@ -1,11 +1,12 @@
 //! Q5_0. Layout: see `pi_core::quant`.
 
+use super::eights::{four_nibbles, nibbles_of, pack_bits, pack_nibbles, put2, with_fifth};
 use super::lanes::*;
-use super::small::{self, Pair, four_nibbles, nibbles_of, put2, scales_at};
+use super::small::{self, Pair};
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(44, 16, false, PAIRS15);
-super::small::packed_kernels!(22, 44, 16, false, super::unpack_packed, super::pack);
+super::eights::packed_kernels!(22, 176, 16, false, super::four, super::pack);
 
 fn fill(lone: &[u8]) -> [u8; 44] {
     small::fill_plain(lone)
@@ -40,31 +41,9 @@ pub(super) fn five_bits(packed: __m256i, a: u32, b: u32) -> [__m256i; 4] {
     [a, b, c, d]
 }
 
-/// The fifth bits of two blocks in the order of a repacked pair: byte `j` has those of lanes `2 j` (bits 0 to 3, one per
-/// vector) and `2 j + 1`.
-pub(super) fn pack_fifth(a: u32, b: u32, out: &mut [u8]) {
-    let bits = |word: u32| std::array::from_fn(|i| (word >> i & 1) as u8);
-    let codes = small::in_turns(&bits(a), &bits(b));
-    for (j, out) in out.iter_mut().enumerate().take(8) {
-        *out = (0..4).fold(0, |byte, k| byte | codes[k][2 * j] << k | codes[k][2 * j + 1] << (4 + k));
-    }
-}
-
-/// Codes of 5 bits from nibbles and what [`pack_fifth`] wrote.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn with_fifth(nibbles: [__m256i; 4], fifth: u64) -> [__m256i; 4] {
-    let bytes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(fifth as i64));
-    // the bits of even lanes stay, those of odd lanes go 12 up, into theirs
-    let bits = _mm256_or_si256(bytes, _mm256_slli_epi32(bytes, 12));
-    let bit = _mm256_set1_epi16(16);
-    let [a, b, c, d] = nibbles;
-    [
-        _mm256_or_si256(a, _mm256_and_si256(_mm256_slli_epi16(bits, 4), bit)),
-        _mm256_or_si256(b, _mm256_and_si256(_mm256_slli_epi16(bits, 3), bit)),
-        _mm256_or_si256(c, _mm256_and_si256(_mm256_slli_epi16(bits, 2), bit)),
-        _mm256_or_si256(d, _mm256_and_si256(_mm256_slli_epi16(bits, 1), bit)),
-    ]
+/// The bits of a word, one by one.
+pub(super) fn bits_of(word: u32) -> [u8; 32] {
+    std::array::from_fn(|i| (word >> i & 1) as u8)
 }
 
 /// 32 bits at byte `at`.
@@ -94,16 +73,15 @@ fn numbers(w: &[u8; 44], b: usize) -> [__m256; 4] {
     times(widen(codes), d, None)
 }
 
-/// Repacked: two scales, fifth bits, then the low bits of codes.
-fn pack(a: &[u8; 22], b: &[u8; 22], out: &mut [u8; 44]) {
-    put2(out, 0, a, b, 0);
-    pack_fifth(bits_at(a, 2), bits_at(b, 2), &mut out[4..12]);
-    small::pack_nibbles(&nibbles_of(&a[6..]), &nibbles_of(&b[6..]), &mut out[12..]);
+/// Repacked: eight scales, fifth bits, then the low bits of codes.
+fn pack(blocks: &[[u8; 22]; 8], out: &mut [u8; 176]) {
+    put2(out, 0, blocks, 0);
+    pack_bits(&blocks.map(|b| bits_of(bits_at(&b, 2))), &mut out[16..48]);
+    pack_nibbles(&blocks.map(|b| nibbles_of(&b[6..])), &mut out[48..]);
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn unpack_packed(w: &[u8; 44]) -> Pair {
-    let codes = with_fifth(four_nibbles(load32(w, 12)), word_at(w, 4));
-    Pair { codes, scales: scales_at(w, 0), mins: None }
+fn four(w: &[u8; 176], i: usize) -> [__m256i; 4] {
+    with_fifth(four_nibbles(w, 48, i), w, 16, i)
 }

@@ -1,12 +1,13 @@
 //! Q5_1. Layout: see `pi_core::quant`.
 
+use super::eights::{four_nibbles, nibbles_of, pack_bits, pack_nibbles, put2, with_fifth};
 use super::lanes::*;
-use super::q5_0::{bits_at, fifth_bits, five_bits, pack_fifth, with_fifth};
-use super::small::{self, Pair, four_nibbles, nibbles_of, put2, scales_at};
+use super::q5_0::{bits_at, bits_of, fifth_bits, five_bits};
+use super::small::{self, Pair};
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(48, 0, true, PAIRS15);
-super::small::packed_kernels!(24, 48, 0, true, super::unpack_packed, super::pack);
+super::eights::packed_kernels!(24, 192, 0, true, super::four, super::pack);
 
 fn fill(lone: &[u8]) -> [u8; 48] {
     small::fill_plain(lone)
@@ -34,17 +35,16 @@ fn numbers(w: &[u8; 48], b: usize) -> [__m256; 4] {
     times(widen(bytes(w)), d, Some(m))
 }
 
-/// Repacked: two scales, two minima, fifth bits, then the low bits of codes.
-fn pack(a: &[u8; 24], b: &[u8; 24], out: &mut [u8; 48]) {
-    put2(out, 0, a, b, 0);
-    put2(out, 4, a, b, 2);
-    pack_fifth(bits_at(a, 4), bits_at(b, 4), &mut out[8..16]);
-    small::pack_nibbles(&nibbles_of(&a[8..]), &nibbles_of(&b[8..]), &mut out[16..]);
+/// Repacked: eight scales, eight minima, fifth bits, then the low bits of codes.
+fn pack(blocks: &[[u8; 24]; 8], out: &mut [u8; 192]) {
+    put2(out, 0, blocks, 0);
+    put2(out, 16, blocks, 2);
+    pack_bits(&blocks.map(|b| bits_of(bits_at(&b, 4))), &mut out[32..64]);
+    pack_nibbles(&blocks.map(|b| nibbles_of(&b[8..])), &mut out[64..]);
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn unpack_packed(w: &[u8; 48]) -> Pair {
-    let codes = with_fifth(four_nibbles(load32(w, 16)), word_at(w, 8));
-    Pair { codes, scales: scales_at(w, 0), mins: Some(scales_at(w, 4)) }
+fn four(w: &[u8; 192], i: usize) -> [__m256i; 4] {
+    with_fifth(four_nibbles(w, 64, i), w, 32, i)
 }

@@ -1,11 +1,12 @@
 //! Q8_0. Layout: see `pi_core::quant`.
 
+use super::eights::{pack_bytes, put2};
 use super::lanes::*;
-use super::small::{self, Pair, put2, scales_at};
+use super::small::{self, Pair};
 use std::arch::x86_64::*;
 
 super::small::small_kernels!(68, 0, false, PAIRS15);
-super::small::packed_kernels!(34, 68, 0, false, super::unpack_packed, super::pack);
+super::eights::packed_kernels!(34, 272, 0, false, super::four, super::pack);
 
 fn fill(lone: &[u8]) -> [u8; 68] {
     small::fill_plain(lone)
@@ -26,16 +27,15 @@ fn numbers(w: &[u8; 68], b: usize) -> [__m256; 4] {
     times(widen(load32(w, 2)), d, None)
 }
 
-/// Repacked: two scales, then codes; those of even vectors in even bytes.
-fn pack(a: &[u8; 34], b: &[u8; 34], out: &mut [u8; 68]) {
-    put2(out, 0, a, b, 0);
-    let bytes = |w: &[u8; 34]| std::array::from_fn(|i| w[2 + i]);
-    small::pack_bytes(&bytes(a), &bytes(b), &mut out[4..]);
+/// Repacked: eight scales, then codes; those of even vectors in even bytes.
+fn pack(blocks: &[[u8; 34]; 8], out: &mut [u8; 272]) {
+    put2(out, 0, blocks, 0);
+    pack_bytes(&blocks.map(|b| std::array::from_fn(|i| b[2 + i])), &mut out[16..]);
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2")]
 #[inline]
-fn unpack_packed(w: &[u8; 68]) -> Pair {
-    let (first, second) = (signed(load32(w, 4)), signed(load32(w, 36)));
-    Pair { codes: [first[0], first[1], second[0], second[1]], scales: scales_at(w, 0), mins: None }
+fn four(w: &[u8; 272], i: usize) -> [__m256i; 4] {
+    let (first, second) = (signed(load32(w, 16 + 64 * i)), signed(load32(w, 48 + 64 * i)));
+    [first[0], first[1], second[0], second[1]]
 }

@@ -1,15 +1,12 @@
 //! What rows of all block types share.
 
-use super::lanes::prefetch;
+use super::lanes::{prefetch, sums};
+use std::arch::x86_64::__m256;
 
-/// Tokens that pass by a panel of unpacked weights before the next is made: their sums stay in the nearest cache.
-pub(super) const TOKENS: usize = 32;
-
-/// Block `s` of `B` bytes of row `t` of the activations.
-#[inline(always)]
-pub(super) fn block_of<const B: usize>(x: &[u8], row_bytes: usize, t: usize, s: usize) -> Option<&[u8; B]> {
-    x.get(t * row_bytes + s * B..)?.first_chunk()
-}
+/// Tokens whose sums stay in registers while a block of a row passes by.
+pub(super) const TOKENS: usize = 8;
+/// Rows that pass by a block of these tokens one after the other.
+pub(super) const ROWS: usize = 16;
 
 /// What to ask memory for while rows are computed. The CPU's own prefetching alone leaves these kernels at half of what memory
 /// gives, as they compute too much between loads.
@@ -60,6 +57,37 @@ impl<'a, const R: usize> Ahead<'a, R> {
 
 /// Bytes that are read while memory answers.
 const FAR_ENOUGH: usize = 8192;
+
+/// The blocks of `B` bytes of `T` tokens; the last token stands in for those that are not there.
+#[inline(always)]
+pub(super) fn tokens<const T: usize, const B: usize>(x: &[u8], row_bytes: usize, tokens: usize) -> [&[[u8; B]]; T] {
+    std::array::from_fn(|t| {
+        let x = x.get(t.min(tokens - 1) * row_bytes..).unwrap_or(&[]);
+        x[..x.len().min(row_bytes)].as_chunks().0
+    })
+}
+
+/// Asks for the next `n` bytes of a row: those `at`, or, if that is its end, the first of the row to come after it.
+#[inline(always)]
+pub(super) fn ask_next(row: &[u8], later: Option<&&[u8]>, at: usize, end: usize, n: usize) {
+    let (row, at) = match later {
+        _ if at < end => (row, at),
+        Some(later) => (*later, 0),
+        None => return,
+    };
+    (0..n).step_by(64).for_each(|line| prefetch(row, at + line));
+}
+
+/// What the sums of some rows (a multiple of four) and `T` tokens come to.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store_sums<const T: usize>(totals: &[[__m256; T]], y: &mut [f32], stride: usize) {
+    for (t, y) in y.chunks_mut(stride).enumerate() {
+        for (y, four) in y.as_chunks_mut().0.iter_mut().zip(totals.as_chunks::<4>().0) {
+            *y = sums([four[0][t], four[1][t], four[2][t], four[3][t]]);
+        }
+    }
+}
 
 /// True if rows are equally long.
 #[inline(always)]
