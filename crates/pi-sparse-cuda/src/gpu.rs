@@ -249,6 +249,7 @@ impl fmt::Debug for Gpu {
 mod tests {
     use super::*;
 
+    // G24
     #[test]
     fn sizes_that_kernels_cannot_count_are_refused_by_name() {
         assert!(matches!(int("rows", 7), Ok(Arg::Int(7))));

@@ -247,6 +247,7 @@ mod tests {
         assert_eq!(error, Some(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU), "no tensor cores of that kind");
     }
 
+    // N15
     #[test]
     fn no_kernel_was_compiled_with_fast_math() {
         // divisions and roots that are not rounded, arithmetic that takes small numbers for 0

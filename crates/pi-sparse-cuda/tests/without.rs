@@ -2,6 +2,7 @@
 
 use pi_sparse_cuda::{Cuda, Unavailable, count, devices};
 
+// P14
 #[test]
 fn without_a_driver_there_is_a_reason_and_no_panic() {
     // Nothing loads the emulated driver in this process; a real one may be there.

@@ -174,6 +174,7 @@ fn other_commands_take_the_gpu_too() {
 }
 
 /// What can be wrong with a driver, and what is said.
+// P14: one program for machines with a driver, without one, and with a toolkit's stub
 #[test]
 fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_do() {
     let Some(place) = Place::new() else { return };
@@ -183,14 +184,21 @@ fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_
     let want = place.want();
     let nowhere = place.path("nowhere");
     let folder = nowhere.to_str().unwrap();
+    // a library of the driver's name that has none of its functions
+    let stubs = place.path("stubs");
+    fs::create_dir(&stubs).unwrap();
+    fs::write(stubs.join("none.cpp"), "").unwrap();
+    let built = Command::new("g++").args(["-shared", "-o", "libcuda.so.1", "none.cpp"]).current_dir(&stubs).status();
+    assert!(built.expect("the compiler that built the emulator").success());
     for (device, (name, value), text, advice) in [
         ("cuda:1", ("CUEMU_CC", "90"), "there is no device 1: the NVIDIA driver finds 1", "numbered from 0"),
         ("cuda", ("CUEMU_NO_DEVICE", "1"), "the NVIDIA driver finds no device", "CUDA_VISIBLE_DEVICES"),
         ("cuda", ("CUEMU_DRIVER", "11040"), "of CUDA 11.4: CUDA 12.0 is the oldest", "update the driver"),
         ("cuda", ("CUEMU_FAIL_AFTER", "1"), "error 719 (launch failed)", "nvidia-smi"),
+        ("cuda", ("LD_LIBRARY_PATH", stubs.to_str().unwrap()), "it is too old, or a toolkit's stub", "folder of stubs"),
         ("cuda:0", ("LD_LIBRARY_PATH", folder), "no NVIDIA driver was found", "install the driver"),
     ] {
-        if name == "LD_LIBRARY_PATH" && pi_sparse_cuda::count().is_ok() {
+        if value == folder && pi_sparse_cuda::count().is_ok() {
             continue; // the system has one
         }
         let run = |line: &str| said(place.run(line).env(name, value));

@@ -181,6 +181,7 @@ fn resident(path: &std::path::Path) -> u64 {
     kib << 10
 }
 
+// P13
 #[cfg(target_os = "linux")]
 #[test]
 fn pages_of_what_only_the_device_uses_are_given_back() {
