@@ -1,5 +1,6 @@
-//! Whether `multipleOf` can be combined: where schemas meet, llguidance takes the least common multiple with numbers of 32 bits, and
-//! what is beyond these would wrap.
+//! Whether llguidance can compute with what `multipleOf` says. It goes through remainders one by one when it looks whether any number
+//! is left, which takes long and much memory for large ones; and where schemas meet, it takes the least common multiple with numbers of
+//! 32 bits, and what is beyond these would wrap.
 
 use crate::{
     GrammarError,
@@ -8,6 +9,12 @@ use crate::{
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
+/// Most remainders of a number or of a common multiple: as many as digits count without zeros at their end. So many take about a second
+/// with slow code.
+const REMAINDERS: u128 = 20_000;
+/// Most remainders of all numbers of a schema.
+const IN_ALL: u128 = 3 * REMAINDERS;
+
 /// A decimal number: `digits` · 10^−`places`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Factor {
@@ -15,7 +22,7 @@ struct Factor {
     places: u32,
 }
 
-/// Refuses a schema in which numbers that may meet are too large together.
+/// Refuses a schema with numbers that are too large, or too large together where they may meet.
 ///
 /// # Errors
 /// Naming one of them.
@@ -23,6 +30,19 @@ pub(crate) fn check(root: &Map<String, Value>) -> Result<(), GrammarError> {
     // mostly all of them may meet without harm
     let mut all = Meeting::default();
     all.collect(root, root, "#");
+    let mut sum = 0;
+    for (factor, at) in &all.factors {
+        let remainders = without_zeros(factor.digits);
+        sum += remainders;
+        let problem = if remainders > REMAINDERS {
+            format!("expected digits up to {REMAINDERS}, but for zeros at their end")
+        } else if sum > IN_ALL {
+            format!("the digits of all such numbers come to more than {IN_ALL}")
+        } else {
+            continue;
+        };
+        return Err(GrammarError::Meaning(format!("{}/multipleOf: {problem}", shortened(at))));
+    }
     if all.factors.is_empty() || all.fit() {
         return Ok(());
     }
@@ -34,12 +54,10 @@ fn combinations(schema: &Map<String, Value>, root: &Map<String, Value>, path: &s
         let mut meeting = Meeting::default();
         meeting.collect(schema, root, path);
         return match meeting.factors.last() {
-            Some((_, at)) if !meeting.fit() => {
-                let at: String = at.chars().take(200).collect();
-                Err(GrammarError::Meaning(format!(
-                    "{at}/multipleOf: together with others that it is combined with, the numbers are too large"
-                )))
-            }
+            Some((_, at)) if !meeting.fit() => Err(GrammarError::Meaning(format!(
+                "{}/multipleOf: together with others that it is combined with, the numbers are too large",
+                shortened(at)
+            ))),
             _ => Ok(()),
         };
     }
@@ -115,11 +133,25 @@ impl Meeting {
         match all[..] {
             [] => true,
             [_] if !self.again => true,
-            [a, b] if !self.again => a * b <= most,
+            [a, b] if !self.again => a * b <= most && without_zeros(a / gcd(a, b) * b) <= REMAINDERS,
             // any two that meet divide what all have in common
-            _ => all.iter().try_fold(1, |sum, &n| Some(sum / gcd(sum, n) * n).filter(|n| n * n <= most)).is_some(),
+            _ => all
+                .iter()
+                .try_fold(1, |sum, &n| Some(sum / gcd(sum, n) * n).filter(|n| n * n <= most))
+                .is_some_and(|all| without_zeros(all) <= REMAINDERS),
         }
     }
+}
+
+fn shortened(place: &str) -> String {
+    place.chars().take(200).collect()
+}
+
+fn without_zeros(mut digits: u128) -> u128 {
+    while digits > 0 && digits.is_multiple_of(10) {
+        digits /= 10;
+    }
+    digits
 }
 
 fn gcd(a: u128, b: u128) -> u128 {
