@@ -7,7 +7,11 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
 };
 use serde_json::Value;
-use tokio::time::timeout;
+use std::{future::poll_fn, pin::Pin, sync::Arc};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 /// The JSON object of a request's body.
 ///
@@ -20,20 +24,31 @@ pub(crate) async fn object(app: &App, request: Request) -> Result<Fields, ApiErr
     if request.body().size_hint().lower() > limit as u64 {
         return Err(ApiError::body(limit));
     }
-    // JSON may take forty times its length in memory: few long bodies are there at a time
-    let long = request.body().size_hint().exact().is_none_or(|n| n >= LONG as u64);
-    let place = if long { app.long_bodies.clone().acquire_owned().await.ok() } else { None };
-    let bytes = timeout(app.options.body_timeout, read(request.into_body(), limit)).await;
-    let bytes = bytes.map_err(|_| ApiError::slow_body())??;
-    match bytes.len() {
-        0..LONG => parsed(&bytes),
-        // it takes long enough to keep others waiting
-        _ => Ok(blocking(move || parsed(&bytes)).await?.long(place)),
+    let read = timeout(app.options.body_timeout, read(request.into_body(), limit, &app.arriving)).await;
+    let (bytes, room) = read.map_err(|_| ApiError::slow_body())??;
+    if bytes.len() < LONG {
+        return parsed(&bytes);
     }
+    // JSON may take forty times its length in memory: few long bodies are looked at at a time. And it takes long enough to keep
+    // others waiting
+    let place = app.long_bodies.clone().acquire_owned().await.ok();
+    let parse = move || {
+        let fields = parsed(&bytes);
+        drop((bytes, room));
+        fields
+    };
+    Ok(blocking(parse).await?.long(place))
 }
 
 /// Bytes that are read in less than a millisecond.
 const LONG: usize = 1 << 16;
+/// Bytes of long bodies that may have come and not be read yet, unless a single body may have more.
+const ARRIVING: usize = 64 << 20;
+
+/// Room for what has come of long bodies, in pieces of [`LONG`] bytes.
+pub(crate) fn arriving(limit: usize) -> Semaphore {
+    Semaphore::new((ARRIVING.max(limit.saturating_mul(2)) / LONG).min(Semaphore::MAX_PERMITS))
+}
 
 fn parsed(bytes: &[u8]) -> Result<Fields, ApiError> {
     match serde_json::from_slice(bytes) {
@@ -62,10 +77,30 @@ fn understood(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read(body: Body, limit: usize) -> Result<axum::body::Bytes, ApiError> {
-    axum::body::to_bytes(body, limit).await.map_err(|e| {
-        // The only other failure is a client that stopped sending, and it reads no answer.
-        let whole = std::error::Error::source(&e).is_some_and(|e| e.to_string().contains("length limit"));
-        if whole { ApiError::body(limit) } else { ApiError::request("the body ended early") }
-    })
+/// The bytes of a body, and the room that they take. One that stops coming takes no more than it has sent, so that others are not kept
+/// waiting.
+async fn read(
+    mut body: Body,
+    limit: usize,
+    arriving: &Arc<Semaphore>,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    let (mut bytes, mut room) = (Vec::new(), None::<OwnedSemaphorePermit>);
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        // The only failure is a client that stopped sending, and it reads no answer.
+        let frame = frame.map_err(|_| ApiError::request("the body ended early"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if data.len() > limit - bytes.len() {
+            return Err(ApiError::body(limit));
+        }
+        bytes.extend_from_slice(&data);
+        let more = bytes.len() / LONG - room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if more > 0 {
+            let more = arriving.clone().acquire_many_owned(more.try_into().unwrap_or(u32::MAX)).await.ok();
+            match (&mut room, more) {
+                (Some(room), Some(more)) => room.merge(more),
+                (_, more) => room = more,
+            }
+        }
+    }
+    Ok((bytes, room))
 }

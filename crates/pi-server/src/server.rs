@@ -3,7 +3,7 @@
 use crate::{
     api,
     batch::{job::Job, queue::Door, worker},
-    connections,
+    body, connections,
     error::ApiError,
     options::ServerOptions,
     state::{Loaded, Model, Phase, State},
@@ -43,8 +43,10 @@ pub(crate) struct App {
     pub door: Arc<Door>,
     /// Places for forms that are being compiled.
     pub compiling: Arc<Semaphore>,
-    /// Places for long bodies, from their arrival until there is a prompt.
+    /// Places for long bodies, from when they are there until there is a prompt.
     pub long_bodies: Arc<Semaphore>,
+    /// Room for what has come of long bodies.
+    pub arriving: Arc<Semaphore>,
 }
 
 /// Long bodies at a time.
@@ -74,7 +76,10 @@ impl Server {
         let door = Door::new(options.parallel.saturating_add(options.queue));
         let long_bodies = Arc::new(Semaphore::new(LONG_BODIES));
         let compiling = Arc::new(Semaphore::new(COMPILING));
-        let app = Arc::new(App { options: options.clone(), state: state.clone(), jobs, door, compiling, long_bodies });
+        let arriving = Arc::new(body::arriving(options.body_limit));
+        let (copy, shared) = (options.clone(), state.clone());
+        let app = App { options: copy, state: shared, jobs, door, compiling, long_bodies, arriving };
+        let app = Arc::new(app);
         let work = move || {
             // Our own mistakes must not leave a server that takes requests and never answers.
             let worked = catch_unwind(AssertUnwindSafe(|| work(&options, &state, load, &todo)));

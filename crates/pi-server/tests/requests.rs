@@ -11,7 +11,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     sync::mpsc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -285,6 +285,34 @@ fn a_body_that_does_not_come_is_not_waited_for() {
         "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n";
     socket.write_all(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()).unwrap();
     assert!(read_all(&socket).starts_with("HTTP/1.1 408 "));
+    server.is_well();
+}
+
+#[test]
+fn bodies_that_stop_coming_keep_no_others_waiting() {
+    let server = start(ServerOptions { body_timeout: Duration::from_secs(60), ..options() });
+    let head = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let send = |rest: &str| {
+        let mut socket = TcpStream::connect(server.address).unwrap();
+        socket.write_all(format!("{head}{rest}").as_bytes()).unwrap();
+        socket
+    };
+    let part = "x".repeat(100_000);
+    let stopped: Vec<TcpStream> = (0..12)
+        .map(|i| match i % 3 {
+            0 => send("content-length: 1000000\r\n\r\n{"),
+            1 => send(&format!("content-length: 1000000\r\n\r\n{{\"content\": \"{part}")),
+            _ => send("transfer-encoding: chunked\r\n\r\n1\r\n{\r\n"),
+        })
+        .collect();
+    let began = Instant::now();
+    let chunked = send(
+        "connection: close\r\ntransfer-encoding: chunked\r\n\r\n11\r\n{\"content\": \"abc\"\r\n1\r\n}\r\n0\r\n\r\n",
+    );
+    assert!(read_all(&chunked).starts_with("HTTP/1.1 200 "));
+    assert_eq!(server.post("/tokenize", &json!({"content": part})).status, 200);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    drop(stopped);
     server.is_well();
 }
 
