@@ -137,7 +137,7 @@ fn open(ordinal: usize) -> Result<Cuda, Refusal> {
     if let Some((_, cuda)) = open.iter().find(|(n, _)| *n == ordinal) {
         return Ok(cuda.clone());
     }
-    let options = options(&env::var(VARIABLE).unwrap_or_default()).map_err(|text| Refusal { text, failed: false })?;
+    let options = from_environment().map_err(|text| Refusal { text, failed: false })?;
     let cuda = Cuda::open_with(ordinal, &options)
         .map_err(|e| Refusal { failed: matches!(e, Unavailable::Failed(_)), text: format!("{e}: {}", e.advice()) })?;
     open.push((ordinal, cuda.clone()));
@@ -146,6 +146,18 @@ fn open(ordinal: usize) -> Result<Cuda, Refusal> {
 
 /// What a GPU is not to use, for comparisons.
 const VARIABLE: &str = "PI_CUDA";
+
+/// What the environment says of GPUs.
+///
+/// # Errors
+/// If it is misspelt: a comparison without what it was to compare would not be noticed.
+pub fn check_environment() -> Result<()> {
+    from_environment().map(|_| ()).map_err(Failure::Usage)
+}
+
+fn from_environment() -> Result<CudaOptions, String> {
+    options(&env::var(VARIABLE).unwrap_or_default())
+}
 
 fn options(text: &str) -> Result<CudaOptions, String> {
     let mut options = CudaOptions::default();

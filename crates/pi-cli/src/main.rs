@@ -137,7 +137,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse_from(flags::spelled_out(std::env::args_os())).command {
+    let command = Cli::parse_from(flags::spelled_out(std::env::args_os())).command;
+    if let Err(failure) = accelerator::check_environment() {
+        return failure.report();
+    }
+    let done = match command {
         Command::Run(flags) => run::run(&flags),
         Command::Chat(flags) => chat::chat(&flags),
         Command::Serve(flags) => serve::serve(&flags),

@@ -34,6 +34,14 @@ pub enum Unavailable {
         /// How many there are.
         count: usize,
     },
+    /// The device is older than any the kernels are for.
+    #[error("the GPU has compute capability {found}: {needed} is the oldest that has these kernels")]
+    OldChip {
+        /// What it has.
+        found: Capability,
+        /// What it would have to have, or more.
+        needed: Capability,
+    },
     /// Kernels are to be compiled for the chip, and there is no library of the compiler (`libnvrtc.so`, `nvrtc64_*.dll`).
     #[error("no NVRTC library was found, which is to compile the kernels")]
     NoCompiler,
@@ -57,6 +65,7 @@ impl Unavailable {
                 "update the driver, and look whether a toolkit's folder of stubs is where the system looks for libraries"
             }
             Self::Old { .. } => "update the driver",
+            Self::OldChip { .. } => "use another GPU, or the CPU alone",
             Self::NoDevice => "look whether nvidia-smi lists the GPU, and what CUDA_VISIBLE_DEVICES hides",
             Self::NoSuchDevice { .. } => "devices are numbered from 0, as nvidia-smi lists them",
             Self::NoCompiler | Self::Compiler { .. } => {
@@ -74,6 +83,16 @@ pub struct Version(pub(crate) i32);
 impl std::fmt::Display for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+/// What a chip can do, in NVIDIA's numbers, as 7.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Capability(pub(crate) i32, pub(crate) i32);
+
+impl std::fmt::Display for Capability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
     }
 }
 

@@ -26,7 +26,7 @@ mod shared;
 mod speed;
 mod upload;
 
-pub use error::{Code, Unavailable, Version};
+pub use error::{Capability, Code, Unavailable, Version};
 pub use options::{CudaOptions, GraphUse, KernelSource, KvPlace, TensorCores};
 pub use probe::count;
 pub use queue::Launches;

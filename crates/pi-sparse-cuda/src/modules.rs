@@ -21,7 +21,7 @@ struct Source {
 }
 
 /// Of all drivers that know these kernels, the oldest chip is a Pascal.
-const OLDEST: i32 = 61;
+pub(crate) const OLDEST: i32 = 61;
 
 macro_rules! source {
     ($name:literal) => {

@@ -2,7 +2,11 @@
 //! one is missing. So all that will be called are looked for first.
 #![allow(unsafe_code)]
 
-use crate::{Unavailable, error::Version};
+use crate::{
+    Unavailable,
+    error::{Capability, Version},
+    modules::OLDEST as OLDEST_KERNELS,
+};
 use cudarc::{
     driver::{CudaContext, DriverError, result, sys},
     nvrtc,
@@ -127,14 +131,12 @@ pub(crate) fn version() -> Result<Version, Unavailable> {
 pub(crate) fn describe(ordinal: usize) -> Result<DeviceInfo, Unavailable> {
     let failed = |e: DriverError| Unavailable::Failed(e.into());
     let device = result::device::get(ordinal as i32).map_err(failed)?;
+    let capability = capability(device)?;
+    let old = if capability < OLDEST_CHIP { format!(" (too old: {OLDEST_CHIP} is needed)") } else { String::new() };
     // SAFETY: the driver gave the device.
-    let attribute = |what| unsafe { result::device::get_attribute(device, what) }.map_err(failed);
-    let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    // SAFETY: as above.
     let memory = unsafe { result::device::total_mem(device) }.map_err(failed)?;
     let (name, gib) = (result::device::get_name(device).map_err(failed)?, memory as f64 / (1u64 << 30) as f64);
-    let detail = format!("{name}, compute capability {major}.{minor}, {gib:.1} GiB, driver of CUDA {}", version()?);
+    let detail = format!("{name}, compute capability {capability}{old}, {gib:.1} GiB, driver of CUDA {}", version()?);
     Ok(DeviceInfo { name: format!("cuda:{ordinal}"), detail })
 }
 
@@ -144,7 +146,25 @@ pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>, Unavailable> {
     if ordinal >= count {
         return Err(Unavailable::NoSuchDevice { ordinal, count });
     }
-    CudaContext::new(ordinal).map_err(|e| Unavailable::Failed(e.into()))
+    let failed = |e: DriverError| Unavailable::Failed(e.into());
+    let found = capability(result::device::get(ordinal as i32).map_err(failed)?)?;
+    if found < OLDEST_CHIP {
+        return Err(Unavailable::OldChip { found, needed: OLDEST_CHIP });
+    }
+    CudaContext::new(ordinal).map_err(failed)
+}
+
+/// The oldest chip that there are kernels for.
+const OLDEST_CHIP: Capability = Capability(OLDEST_KERNELS / 10, OLDEST_KERNELS % 10);
+
+fn capability(device: sys::CUdevice) -> Result<Capability, Unavailable> {
+    // SAFETY: the driver gave the device.
+    let attribute = |what| unsafe { result::device::get_attribute(device, what) };
+    let attribute = |what| attribute(what).map_err(|e| Unavailable::Failed(e.into()));
+    Ok(Capability(
+        attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
 }
 
 /// Every function of the compiler's library that is reached.

@@ -194,6 +194,7 @@ fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_
         ("cuda:1", ("CUEMU_CC", "90"), "there is no device 1: the NVIDIA driver finds 1", "numbered from 0"),
         ("cuda", ("CUEMU_NO_DEVICE", "1"), "the NVIDIA driver finds no device", "CUDA_VISIBLE_DEVICES"),
         ("cuda", ("CUEMU_DRIVER", "11040"), "of CUDA 11.4: CUDA 12.0 is the oldest", "update the driver"),
+        ("cuda", ("CUEMU_CC", "60"), "compute capability 6.0: 6.1 is the oldest", "use another GPU"),
         ("cuda", ("CUEMU_FAIL_AFTER", "1"), "error 719 (launch failed)", "nvidia-smi"),
         ("cuda", ("LD_LIBRARY_PATH", stubs.to_str().unwrap()), "it is too old, or a toolkit's stub", "folder of stubs"),
         ("cuda:0", ("LD_LIBRARY_PATH", folder), "no NVIDIA driver was found", "install the driver"),
@@ -312,8 +313,10 @@ fn what_a_gpu_is_not_to_use_is_left_out() {
     };
     let ((kernels, calls), (alone, each)) = (bench(""), bench("no-graphs"));
     assert!(kernels == alone && each == alone && calls * 2.0 < kernels, "{kernels} in {calls}; {alone} in {each}");
-    let wrong = said(place.run("--device cuda").env("PI_CUDA", "graphs"));
-    assert!(wrong.code == Some(1) && wrong.err.contains("expected no-graphs"), "{}", wrong.err);
+    for device in ["cuda", "auto", "cuda --allow-cpu"] {
+        let wrong = said(place.run(&format!("--device {device}")).env("PI_CUDA", "graphs"));
+        assert!(wrong.code == Some(2) && wrong.err.contains("PI_CUDA=graphs: expected no-graphs"), "{}", wrong.err);
+    }
     if !place.is_real {
         let want = place.want();
         let none = said(place.run("--device cuda").env("CUEMU_NO_GRAPHS", "1"));
