@@ -7,7 +7,7 @@
 //      CUEMU_FAIL_AFTER=n (call n that touches a stream or memory fails, as do all that follow)
 //      CUEMU_FAIL_CODE (with what: default 719, CUDA_ERROR_LAUNCH_FAILED)
 //      CUEMU_NO_DEVICE=1 (cuInit -> CUDA_ERROR_NO_DEVICE), CUEMU_DRIVER=13000 (its version), CUEMU_CC=90 (compute
-//      capability), CUEMU_EAGER=1 (run at once), CUEMU_THREADS, CUEMU_ORDER=fwd|rev|rand, CUEMU_NO_GRAPHS=1|2|3 (what fails
+//      capability), CUEMU_EAGER=1 (run at once), CUEMU_THREADS, CUEMU_ORDER=fwd|rev|rand (default: in turns), CUEMU_NO_GRAPHS=1|2|3 (what fails
 //      of a graph: the capture, making it, launching it)
 #include "cuda_emu.hpp"
 #include <chrono>
@@ -658,9 +658,11 @@ API cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
         op.threads = (int)env("CUEMU_THREADS", 1);
         static uint64_t launches = 0;
         op.seed = ++launches;
-        op.order = o && !strcmp(o, "rev")    ? cuemu::Order::Reverse
-                   : o && !strcmp(o, "rand") ? cuemu::Order::Random
-                                             : cuemu::Order::Forward;
+        const cuemu::Order turns[] = {cuemu::Order::Forward, cuemu::Order::Reverse, cuemu::Order::Random};
+        op.order = !o                       ? turns[launches % 3]
+                   : !strcmp(o, "rev")  ? cuemu::Order::Reverse
+                   : !strcmp(o, "rand") ? cuemu::Order::Random
+                                        : cuemu::Order::Forward;
         auto r = cuemu::launch(*f->k, {gx, gy, gz}, {bx, by, bz}, smem, p.data(), op);
         return r.error.empty() ? OK : fault(LAUNCH_FAILED, f->name + ": " + r.error);
     });

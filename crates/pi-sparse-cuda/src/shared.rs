@@ -93,15 +93,39 @@ pub(crate) fn tables_bytes(tokens: usize, numbers: usize) -> u64 {
     memory::room::<u32>([tokens, 2 + numbers]).saturating_mul(STEPS as u64)
 }
 
+fn new_tables(gpu: &Gpu, words: usize) -> Result<Vec<Table>> {
+    (0..STEPS)
+        .map(|_| {
+            Ok(Table {
+                batch: Vec::new(),
+                rope: None,
+                device: gpu.scratch([words, 1])?,
+                host: Pinned::new(&gpu.context, words).map_err(|e| gpu.full(e, 4 * words))?,
+                done: Done::new(&gpu.context).map_err(|e| gpu.error(e))?,
+                used: 0,
+            })
+        })
+        .collect()
+}
+
 impl Shared {
     /// Makes sure that there are so many bytes of scratch, now and later. Called when a run is opened, so that no step allocates.
     pub(crate) fn reserve(&mut self, gpu: &Gpu, bytes: Option<usize>) -> Result<()> {
         let bytes = bytes.ok_or_else(|| gpu.no_memory(usize::MAX))?;
         if bytes > self.size {
             // what is queued still uses the old one, which is freed in the queue's order; first, as there may be no room for both
-            (self.work, self.size) = (None, 0);
-            self.work = Some(gpu.scratch([bytes, 1])?);
-            self.size = bytes;
+            let before = std::mem::take(&mut self.size);
+            self.work = None;
+            let larger = gpu.scratch([bytes, 1]);
+            // runs that are open go on with what they had, which was free a moment ago
+            let (work, size, done) = match larger {
+                Ok(work) => (Some(work), bytes, Ok(())),
+                Err(e) if before > 0 => (gpu.scratch([before, 1]).ok(), before, Err(e)),
+                Err(e) => (None, 0, Err(e)),
+            };
+            self.size = if work.is_some() { size } else { 0 };
+            self.work = work;
+            return done;
         }
         Ok(())
     }
@@ -115,19 +139,18 @@ impl Shared {
     pub(crate) fn expect(&mut self, gpu: &Gpu, tokens: usize, numbers: usize) -> Result<()> {
         let words = tokens.checked_mul(2 + numbers).ok_or_else(|| gpu.no_memory(usize::MAX))?;
         if words > self.words {
-            self.words = 0;
+            let before = std::mem::take(&mut self.words);
             self.tables.clear(); // they are freed in the queue's order
-            for _ in 0..STEPS {
-                self.tables.push(Table {
-                    batch: Vec::new(),
-                    rope: None,
-                    device: gpu.scratch([words, 1])?,
-                    host: Pinned::new(&gpu.context, words).map_err(|e| gpu.full(e, 4 * words))?,
-                    done: Done::new(&gpu.context).map_err(|e| gpu.error(e))?,
-                    used: 0,
-                });
+            match new_tables(gpu, words) {
+                Ok(tables) => (self.tables, self.words) = (tables, words),
+                Err(e) => {
+                    // as in `reserve`
+                    if let (true, Ok(tables)) = (before > 0, new_tables(gpu, before)) {
+                        (self.tables, self.words) = (tables, before);
+                    }
+                    return Err(e);
+                }
             }
-            self.words = words;
         }
         Ok(())
     }

@@ -187,3 +187,33 @@ fn a_decoded_token_allocates_nothing() {
         assert_eq!((calls(&MEMORY) - before.0, asked), (0, 0), "{graphs:?}");
     }
 }
+
+/// Sessions share scratch and tables of steps, which grow for who needs more.
+#[test]
+fn a_session_that_finds_no_memory_leaves_those_that_are_open_as_they_were() {
+    let Some(_guard) = alone() else { return };
+    let hot = |_| NeuronSet::all(TinyModel::default().neurons);
+    let make = || engine(2, &hot, Side::Accelerator, GraphUse::Auto);
+    let needed = {
+        let (engine, cuda) = make();
+        let _both = (open(&engine, 1), open(&engine, 300));
+        cuda.allocated()
+    };
+    let ((one, cuda), (other, another)) = (make(), make());
+    let (mut first, mut alone) = (open(&one, 1), open(&other, 1));
+    let more = needed - cuda.allocated();
+    assert!(more > 100_000, "{more}");
+    let mut refused = 0;
+    for i in 0..24 {
+        // as if so much were left
+        let left = more * i / 24;
+        emulated().set_memory((cuda.allocated() + another.allocated() + left) as usize);
+        let second = one.session(&SessionOptions { batch: 300, logits: 300, sequences: 4, ..Default::default() });
+        refused += usize::from(second.is_err());
+        emulated().set_memory(1 << 30);
+        drop(second);
+        let token = 5 + i as u32;
+        assert_eq!(step(&mut first, &[0], token), step(&mut alone, &[0], token), "{left} bytes were left");
+    }
+    assert!(refused > 12, "{refused}");
+}
