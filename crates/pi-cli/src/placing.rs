@@ -196,9 +196,11 @@ impl PlacingFlags {
     fn without(&self, why: Option<&str>) -> Result<Option<Opened>> {
         let there_is = match why {
             Some(why) => format!("there is no accelerator: {why}"),
-            None => "there is no accelerator".into(),
+            None => "there is no accelerator, as --device names none".into(),
         };
-        match (self.given().next(), why) {
+        // what to do if a device is lost asks for none, where one is looked for anyway
+        let asks = |flag: &&str| why.is_none() || *flag != "--on-device-loss";
+        match (self.given().find(asks), why) {
             (Some(flag), _) if self.allow_cpu => {
                 say_once(&format!("{flag}: {there_is}, so all of the model is on the CPU (--allow-cpu)"));
             }

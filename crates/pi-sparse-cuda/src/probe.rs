@@ -88,6 +88,8 @@ pub fn count() -> Result<usize, Unavailable> {
     }
     result::init().map_err(|e| match e.0 {
         sys::CUresult::CUDA_ERROR_NO_DEVICE => Unavailable::NoDevice,
+        // with all functions, of which this one says so
+        sys::CUresult::CUDA_ERROR_STUB_LIBRARY => Unavailable::Driver { missing: "cuInit that works" },
         _ => Unavailable::Failed(e.into()),
     })?;
     let found = version()?;

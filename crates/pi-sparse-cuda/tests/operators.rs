@@ -190,6 +190,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 /// Every number of tokens from 1 to 130, which no tile divides, with 1 to 70 rows.
+// N07
 #[test]
 fn prompts_of_every_length_are_computed() {
     let Some(cuda) = cuda() else { return };
@@ -285,6 +286,7 @@ fn tokens_of_a_prompt_get_what_they_get_alone() {
 }
 
 /// Activations beyond what F16 holds, and sums of them that F16 would lose by far.
+// N06
 #[test]
 fn large_activations_stay_exact() {
     let Some(cuda) = cuda() else { return };

@@ -216,7 +216,7 @@ fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_
         if device == "cuda:1" {
             continue;
         }
-        let auto = run("--device auto");
+        let auto = run(if name == "CUEMU_NO_DEVICE" { "--device auto --on-device-loss cpu" } else { "--device auto" });
         assert_eq!((auto.code, &auto.out), (Some(0), &want), "{}", auto.err);
         assert!(
             auto.err.contains("the CPU alone: there is no accelerator: ") && auto.err.contains(text),
