@@ -4,7 +4,7 @@ use pi_core::{Activation, Error, Form, QuantType, SignKernels};
 use pi_sparse_cpu::{Activations, Isa, Kernels, TypeKernels};
 use pi_testkit::{
     Random,
-    kernels::{Functions, check},
+    kernels::{Functions, check, random_row},
 };
 
 fn functions(k: &TypeKernels) -> Functions {
@@ -82,6 +82,32 @@ fn repacked_rows_are_computed_as_well() {
     check_repacked!(Isa::Avx2; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL);
     check_repacked!(Isa::Avx512; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL);
     check_repacked!(Isa::Reference; );
+}
+
+/// Rows of results that are not whole are left alone, whatever the number of whole ones.
+#[test]
+fn tiles_leave_alone_what_is_no_whole_row() {
+    let mut random = Random(7);
+    for (ty, k) in Isa::available().into_iter().flat_map(|isa| {
+        let kernels = Kernels::for_isa(isa).expect("available");
+        QuantType::ALL.map(|ty| (ty, *kernels.get(ty)))
+    }) {
+        let Some(tile) = k.tile else { continue };
+        let cols = 256;
+        let rows: Vec<Vec<u8>> = (0..4).map(|_| random_row(ty, cols / ty.info().block_len, &mut random)).collect();
+        let w: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+        let row_bytes = k.activations.row_bytes(cols);
+        let mut x = vec![0; 9 * row_bytes];
+        let numbers: Vec<f32> = (0..cols).map(|_| random.normal()).collect();
+        x.chunks_exact_mut(row_bytes).for_each(|x| (k.activations.encode)(&numbers, x));
+        for whole in 1..=9 {
+            let mut y = vec![7.0; 4 * whole + 3];
+            tile(&w, &x, row_bytes, &mut y);
+            let (y, rest) = y.split_at(4 * whole);
+            assert!(y.chunks_exact(4).all(|y| (0..4).all(|r| y[r] == (k.dot)(w[r], &x))), "{ty}, {whole} rows");
+            assert_eq!(rest, [7.0; 3], "{ty}, {whole} rows");
+        }
+    }
 }
 
 #[test]

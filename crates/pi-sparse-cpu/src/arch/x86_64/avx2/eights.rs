@@ -131,6 +131,7 @@ pub(super) fn tile<const P: usize, const O: i16, const M: bool>(
     for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = (x.get(c * TOKENS * row_bytes..).unwrap_or(&[]), row_bytes);
         match y.len() / stride {
+            0 => {}
             1 | 2 => some_tokens::<2, P, O, M>(w, x, (y, stride), codes, fill),
             3 | 4 => some_tokens::<4, P, O, M>(w, x, (y, stride), codes, fill),
             5 | 6 => some_tokens::<6, P, O, M>(w, x, (y, stride), codes, fill),

@@ -82,7 +82,7 @@ pub(super) fn ask_next(row: &[u8], later: Option<&&[u8]>, at: usize, end: usize,
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn store_sums<const T: usize>(totals: &[[__m256; T]], y: &mut [f32], stride: usize) {
-    for (t, y) in y.chunks_mut(stride).enumerate() {
+    for (t, y) in y.chunks_mut(stride).enumerate().take(T) {
         for (y, four) in y.as_chunks_mut().0.iter_mut().zip(totals.as_chunks::<4>().0) {
             *y = sums([four[0][t], four[1][t], four[2][t], four[3][t]]);
         }

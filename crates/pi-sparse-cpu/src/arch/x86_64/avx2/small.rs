@@ -112,6 +112,7 @@ pub(super) fn tile<const P: usize, const O: i16>(
     for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
         let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
         match y.len() / stride {
+            0 => {}
             1 | 2 => some_tokens::<2, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
             3 | 4 => some_tokens::<4, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
             5 | 6 => some_tokens::<6, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
