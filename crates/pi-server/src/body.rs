@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
 };
 use serde_json::Value;
-use std::{future::poll_fn, pin::Pin, sync::Arc};
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -39,6 +39,16 @@ pub(crate) async fn object(app: &App, request: Request) -> Result<Fields, ApiErr
     };
     Ok(blocking(parse).await?.long(place))
 }
+
+/// Takes what has been sent of a request that is refused without a look at it: a connection that is closed with bytes that nobody read
+/// may end before the answer has arrived.
+pub(crate) async fn passed_over(app: &App, request: Request, why: ApiError) -> ApiError {
+    let _ = timeout(PASSED_OVER, read(request.into_body(), app.options.body_limit, &app.arriving)).await;
+    why
+}
+
+/// How long such a request is waited for.
+const PASSED_OVER: Duration = Duration::from_secs(1);
 
 /// Bytes that are read in less than a millisecond.
 const LONG: usize = 1 << 16;

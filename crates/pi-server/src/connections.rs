@@ -13,10 +13,19 @@ use tokio::{net::TcpListener, sync::Semaphore};
 /// Most connections at a time; others wait to be taken.
 const MOST: usize = 1024;
 
+/// Connections that may have been waiting when the end came.
+const BACKLOG: usize = 1024;
+
 /// Before the next connection is tried for, after there was no memory or no file for one.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers until `stop` comes, then lets what is in progress end. A connection without a request is closed after `headers`.
+/// After `stop`, how long a connection that is new may take to say what it wants. It hears that the server is ending, and whoever divides
+/// requests among several servers asks another; a connection that ends without a word may have been a request that was lost. (No new
+/// ones are taken meanwhile: a server that ends has the fewest, and would be asked again and again.)
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Answers until `stop` comes, calls `closed` when no connection is taken any more, and lets what is in progress end. A connection
+/// without a request is closed after `headers`.
 ///
 /// # Errors
 /// If the listener cannot be used.
@@ -25,20 +34,32 @@ pub(crate) async fn serve(
     router: Router,
     headers: Duration,
     stop: impl Future<Output = ()>,
+    closed: impl FnOnce(),
 ) -> io::Result<()> {
     listener.local_addr()?;
     let (open, graceful) = (Arc::new(Semaphore::new(MOST)), GracefulShutdown::new());
     let mut stop = pin!(stop);
+    let (mut stopped, mut waiting) = (false, usize::MAX);
     loop {
         let next = async {
             let place = open.clone().acquire_owned().await;
             (place, listener.accept().await)
         };
         let (place, accepted) = tokio::select! {
-            next = next => next,
-            () = &mut stop => break,
+            // those that are waiting already are taken before the listener is closed, which would cut them off
+            biased;
+            next = next, if waiting > 0 => next,
+            () = std::future::ready(()), if stopped => break,
+            () = &mut stop, if !stopped => {
+                (stopped, waiting) = (true, BACKLOG);
+                continue;
+            }
         };
+        waiting -= usize::from(stopped);
         let Ok((stream, _)) = accepted else {
+            if stopped {
+                break;
+            }
             // a client that left is no reason to wait, but too many open files are
             tokio::time::sleep(PAUSE).await;
             continue;
@@ -54,6 +75,11 @@ pub(crate) async fn serve(
         });
     }
     drop(listener);
+    closed();
+    if open.available_permits() < MOST {
+        // one that has said nothing yet is closed by what follows
+        tokio::time::sleep(LINGER).await;
+    }
     graceful.shutdown().await;
     Ok(())
 }

@@ -178,15 +178,16 @@ impl Server {
     ) -> io::Result<bool> {
         let server = self.clone();
         let (asked, mut ask) = tokio::sync::watch::channel(false);
-        let stop = async move {
-            shutdown.await;
+        // who is told that the server is ending and asks again must not be heard here
+        let closed = move || {
             server.drain();
             let _ = asked.send(true);
         };
         let options = &self.app.options;
         let is_open = options.api_keys.is_empty() && listener.local_addr()?.ip().is_loopback();
         let router = if is_open || !options.hosts.is_empty() { api::by_name(&self.app) } else { self.router() };
-        let mut serving = std::pin::pin!(connections::serve(listener, router, options.header_timeout, stop));
+        let mut serving =
+            std::pin::pin!(connections::serve(listener, router, options.header_timeout, shutdown, closed));
         tokio::select! {
             ended = &mut serving => return ended.map(|()| true),
             _ = ask.wait_for(|asked| *asked) => {}

@@ -24,7 +24,11 @@ use serde_json::{Map, Value};
 use std::{mem, sync::Arc, time::Instant};
 
 pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
-    let (model, deadline) = (app.model()?, app.deadline());
+    let deadline = app.deadline();
+    let model = match app.model() {
+        Ok(model) => model,
+        Err(why) => return Err(body::passed_over(&app, request, why).await),
+    };
     let Ready { order, params, calls, only_calls } =
         in_time(&app, deadline, prepared(&app, &model, request, deadline)).await?;
     let (events, seed) = submit(&app, &model, order, &params)?;

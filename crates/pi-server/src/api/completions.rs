@@ -23,7 +23,11 @@ use std::{sync::Arc, time::Instant};
 const EXPECTED: &str = "a string or an array of token ids";
 
 pub(super) async fn create(State(app): Shared, request: Request) -> Answered {
-    let (model, deadline) = (app.model()?, app.deadline());
+    let deadline = app.deadline();
+    let model = match app.model() {
+        Ok(model) => model,
+        Err(why) => return Err(body::passed_over(&app, request, why).await),
+    };
     let (order, params) = in_time(&app, deadline, prepared(&app, &model, request, deadline)).await?;
     let (events, seed) = submit(&app, &model, order, &params)?;
     Reply::new(Shape::Text, &app, model, &params, seed).respond(events, params.stream).await
