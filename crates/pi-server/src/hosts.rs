@@ -71,6 +71,7 @@ mod tests {
         for good in [
             "localhost",
             "LocalHost:8080",
+            "localhost:",
             "127.0.0.1",
             "127.0.0.1:1",
             "127.8.9.1:80",
@@ -100,11 +101,9 @@ mod tests {
             "::1",
             "[::1",
             "[::1]x",
-            "localhost:",
             "2130706433",
         ] {
-            let want = if bad == "localhost:" { 200 } else { 421 };
-            assert_eq!(host(bad), want, "{bad}");
+            assert_eq!(host(bad), 421, "{bad}");
         }
         // programs that say nothing are no browsers; what is said twice is looked at twice
         assert_eq!(status(&[], &[], "/", &[]), 200);
