@@ -44,6 +44,19 @@ def verdicts(f):
     return lines
 
 
+def crossover(f):
+    """For each step of the part: its tokens, active share, how often a neuron's weights are read for every neuron (once for each four tokens
+    any of which marks it), and the time of the sparse way by the dense way's; fewest reads first."""
+    times = {(r["tokens"], r["active"], r["way"]): r["median_ns"] for r in f.get("crossover", [])}
+    rows = []
+    for (tokens, active, way), ns in times.items():
+        dense = times.get((tokens, active, "dense"))
+        if way == "sparse" and dense:
+            groups = [min(4, tokens - at) for at in range(0, tokens, 4)]
+            rows.append((tokens, active, sum(1 - (1 - active) ** n for n in groups), ns / dense))
+    return sorted(rows, key=lambda row: row[2])
+
+
 def text(f):
     t = []
     t.append(f"`scripts/gpu_check` at {f['commit']}, {f['date']}: {f['gpu']}; {f['machine']}")
@@ -63,6 +76,9 @@ def text(f):
         share = f"{100 * share:.0f} %" if share else "-"
         t.append(f"| {r['width']} {r['dim']}x{r['ffn']} | {r['type']} | {100 * r['active']:.0f} % | {r['median_ns'] / 1e3:.1f} | {r['min_ns'] / 1e3:.1f} to "
                  f"{r['max_ns'] / 1e3:.1f} | {r['read_bytes_per_second'] / 1e9:.0f} | {share} | {r['of_dense']:.3f} | {beside} |")
+    t.append("\n| tokens at once | active | reads of all weights | sparse way by dense way |\n|---:|---:|---:|---:|")
+    t += [f"| {tokens} | {100 * active:.0f} % | {reads:.2f} | {ratio:.2f} |" for tokens, active, reads, ratio in crossover(f)] or ["| not reached | | | |"]
+    t.append("\nWhere the last column passes 1 is what `CudaOptions::crossover` should be.")
     if isinstance(f.get("torch"), list):
         for r in f["torch"]:
             values = r.get("seconds") or r["copy"]

@@ -144,7 +144,7 @@ fn open(ordinal: usize) -> Result<Cuda, Refusal> {
     Ok(cuda)
 }
 
-/// What a GPU is not to use, for comparisons.
+/// What a GPU is not to use, and how it is to decide, for comparisons.
 const VARIABLE: &str = "PI_CUDA";
 
 /// What the environment says of GPUs.
@@ -165,7 +165,14 @@ fn options(text: &str) -> Result<CudaOptions, String> {
         options = match word {
             "no-graphs" => options.graphs(GraphUse::Off),
             "no-tensor-cores" => options.tensor_cores(TensorCores::Off),
-            _ => return Err(format!("{VARIABLE}={text}: expected no-graphs, no-tensor-cores, or both with a comma")),
+            word => match word.strip_prefix("crossover=").map(str::parse) {
+                Some(Ok(reads)) if reads >= 0.0 => options.crossover(reads),
+                _ => {
+                    let words =
+                        "no-graphs, no-tensor-cores, crossover=READS (0 or more, or inf), or several with commas";
+                    return Err(format!("{VARIABLE}={text}: {word} is none of {words}"));
+                }
+            },
         };
     }
     Ok(options)
@@ -202,7 +209,15 @@ mod tests {
         assert_eq!(options("no-graphs"), Ok(usual.clone().graphs(GraphUse::Off)));
         let neither = usual.graphs(GraphUse::Off).tensor_cores(TensorCores::Off);
         assert_eq!(options("no-tensor-cores, no-graphs"), Ok(neither));
-        assert!(options("graphs").unwrap_err().contains("PI_CUDA=graphs: expected no-graphs"));
+        let far = CudaOptions::default().crossover(f32::INFINITY).graphs(GraphUse::Off);
+        assert_eq!(
+            (options("crossover=inf,no-graphs"), options("crossover=2.5").map(|o| o.crossover)),
+            (Ok(far), Ok(2.5))
+        );
+        for word in ["graphs", "crossover", "crossover=", "crossover=-1", "crossover=nan", "crossover=many"] {
+            let error = options(&format!("no-graphs,{word}")).unwrap_err();
+            assert!(error.contains(&format!("PI_CUDA=no-graphs,{word}: {word} is none of no-graphs")), "{error}");
+        }
     }
 
     #[test]

@@ -687,8 +687,12 @@ static inline T __shfl_sync(unsigned m, T v, int src, int width = 32) {
     return cuemu::shfl(m, v, (l & ~(width - 1)) | (src & (width - 1)), true, 5);
 }
 namespace cuemu {
+// Sums over warps so far: products of a row and a token have one each, so they say how many rows were read.
+inline std::atomic<uint64_t> warp_sums{0};
 // The sum over all 32 lanes in one meeting, with the bits of a loop of __shfl_xor_sync (Worker::butterfly).
 static inline float butterfly_sum(float v) {
+    if (W().cur->lane == 0)
+        warp_sums.fetch_add(1, std::memory_order_relaxed);
     uint64_t u = 0;
     memcpy(&u, &v, sizeof v);
     const uint64_t *s = W().collective(0xffffffffu, Worker::BUTTERFLY, u);

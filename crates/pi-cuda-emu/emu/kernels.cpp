@@ -10,8 +10,7 @@
 #define REGISTER(T)                                                                                                    \
     CUEMU_KERNEL(pi_linear_##T)                                                                                         \
     CUEMU_KERNEL(pi_decode_##T)                                                                                         \
-    CUEMU_KERNEL(pi_ffn_gate_##T)                                                                                       \
-    CUEMU_KERNEL(pi_ffn_up_##T)                                                                                         \
+    CUEMU_KERNEL(pi_ffn_hidden_##T)                                                                                     \
     CUEMU_KERNEL(pi_ffn_down_##T)                                                                                       \
     CUEMU_KERNEL(pi_tile_linear_##T)                                                                                    \
     CUEMU_KERNEL(pi_tile_down_##T)                                                                                      \
@@ -22,7 +21,7 @@ FOR_CODED(REGISTER_CODED)
 CUEMU_KERNEL(pi_rms_norm)
 CUEMU_KERNEL(pi_layer_norm)
 CUEMU_KERNEL(pi_add)
-CUEMU_KERNEL(pi_ffn_activate)
+CUEMU_KERNEL(pi_ffn_choose)
 CUEMU_KERNEL(pi_ffn_fire)
 CUEMU_KERNEL(pi_ffn_join)
 CUEMU_KERNEL(pi_ffn_sum)

@@ -71,7 +71,9 @@ pub fn driver_folder() -> Result<Option<&'static Path>, Failure> {
 }
 
 /// How often a function of the emulated driver was called in this process, for functions that wait, copy, allocate, load or launch;
-/// `captured` are kernels that were recorded for a graph, `replayed` those that were launched by one; `pageable` are copies for which a driver makes the host wait, because its memory is not pinned. `None` on a GPU.
+/// `captured` are kernels that were recorded for a graph, `replayed` those that were launched by one; `pageable` are copies for which a
+/// driver makes the host wait, because its memory is not pinned; `warp sums` are sums that all lanes of a warp have a part of, as kernels
+/// for few tokens have one for each row and token. `None` on a GPU.
 pub fn driver_calls(function: &str) -> Option<u64> {
     let (driver, name) = (driver().ok().flatten()?, std::ffi::CString::new(function).ok()?);
     let called = driver.function::<unsafe extern "C" fn(*const std::ffi::c_char) -> u64>(b"cuemu_called")?;

@@ -1,6 +1,6 @@
 // The neuron-aware FFN (paper §5.4): gates of marked neurons, the rest where they fire, and the sum of what fires.
 //
-// A warp has a neuron, so that skipping one skips all its lanes. What neurons contribute is added up by columns: warps
+// A warp has a neuron, so that all its lanes read one row. What neurons contribute is added up by columns: warps
 // of a block in their order, then blocks in theirs, so the result is the same every time and nobody waits for a memory
 // cell.
 #include "tile.cuh"
@@ -42,108 +42,163 @@ __device__ __forceinline__ float joined(float gate, float up, int symmetric, int
     return activate(act, threshold, gate) * (symmetric ? activate(act, threshold, up) : up);
 }
 
-// w, bias: [owned, dim] and [owned] or null; ids: of owned neurons, ascending, or null if they are all of the layer;
-// marks: [tokens, words] or null; x: [tokens, dim]; h: [tokens, owned]. `counts` gets how many neurons and tokens fire,
-// and are marked. Blocks of at most 32 warps; as many warps as owned neurons in x; FEW tokens each in y.
-template <class T>
-__device__ __forceinline__ void gate(const u8 *w, const float *bias, const int *ids, const u64 *marks, int words,
-                                     const float *x, int owned, int dim, int tokens, int skip, int act, float threshold,
-                                     float *h, u64 *counts) {
-    PI_SHARED(u32, tally, 2 * WARP);
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    const int i = blockIdx.x * warps + warp;
-    const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
-    u32 firing = 0, marked = 0;
-    if (i < owned) { // the same for the whole warp, as is all that follows
-        const int id = ids ? ids[i] : i;
-        u32 wanted = 0;
-        for (int n = 0; n < some; ++n)
-            wanted |= (!marks || (marks[(i64)(first + n) * words + id / 64] >> (id % 64) & 1) ? 1u : 0u) << n;
-        float v[FEW] = {};
-        if (wanted)
-            warp_dots<T>(w + i * row_bytes<T>(dim), x + (i64)first * dim, dim, some, lane, v);
-        const float b = bias ? bias[i] : 0.0f;
+// Neurons of a block at most: those whose marks are put together in one vote.
+#define EACH WARP
+
+// The sum over a warp's lanes, which all get.
+__device__ __forceinline__ u32 warp_total(u32 v) {
 #pragma unroll
-        for (int n = 0; n < FEW; ++n)
-            if (n < some) {
-                const bool in = wanted >> n & 1;
-                const bool on = in && (!skip || fires(v[n] + b, act, threshold));
-                firing += on;
-                marked += in;
-                if (lane == 0)
-                    h[(i64)(first + n) * owned + i] = on ? v[n] + b : __uint_as_float(IDLE);
-            }
-    }
-    // one addition of a block, not of every warp: all of them go to the same two numbers
-    if (lane == 0) {
-        tally[warp] = firing;
-        tally[WARP + warp] = marked;
+    for (int o = WARP / 2; o > 0; o >>= 1)
+        v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
+// How many neurons `wanted` is not 0 for, a thread each in the first warp; they are in `list`, the first first.
+__device__ __forceinline__ int compacted(u32 wanted, u32 *list, u32 *count) {
+    const int lane = threadIdx.x % WARP;
+    if (threadIdx.x < WARP) {
+        const u32 all = __ballot_sync(ALL_LANES, wanted != 0);
+        if (wanted)
+            list[__popc(all & ((1u << lane) - 1))] = (u32)lane;
+        if (lane == 0)
+            *count = (u32)__popc(all);
     }
     __syncthreads();
-    if (threadIdx.x < 2) {
-        u32 all = 0;
-        for (int k = 0; k < warps; ++k)
-            all += tally[WARP * threadIdx.x + k];
-        if (all)
-            atomicAdd(&counts[threadIdx.x], (u64)all);
-    }
+    return (int)*count;
 }
 
-#define GATE(T)                                                                                                        \
-    extern "C" __global__ void pi_ffn_gate_##T(const u8 *w, const float *bias, const int *ids, const u64 *marks,       \
-                                               int words, const float *x, int owned, int dim, int tokens, int skip,    \
-                                               int act, float threshold, float *h, u64 *counts) {                      \
-        gate<T>(w, bias, ids, marks, words, x, owned, dim, tokens, skip, act, threshold, h, counts);                   \
-    }
-FOR_TYPES(GATE)
-
-// h: gates of neurons that fire, and becomes what they contribute with; 0 for the others. `symmetric`: act(up), too.
+// Both products of the first half. Marked neurons of a block are put together in a list, and its warps take them in
+// turns: none of them is idle because its neuron is. So are those whose gates fire, for the second product.
+//
+// first, second: [owned, dim], and biases of [owned] or null; ids: of owned neurons, ascending, or null if they are all
+// of the layer; marks: [tokens, words] or null; x: [tokens, dim]; h: [tokens, owned], what each neuron contributes with.
+// With no `second`, h is act(first), or if it is `raw`, gates or IDLE; with no `first`, gates are in h. `symmetric`:
+// act(up), too. `counts` gets how many neurons and tokens fire, and are marked. `dense`: null, or not 0 if nothing is to
+// be done here. Blocks of whole warps; `each` neurons in x, at most EACH; FEW tokens each in y.
 template <class T>
-__device__ __forceinline__ void up(const u8 *w, const float *bias, const float *x, int owned, int dim, int tokens,
-                                   int symmetric, int act, float threshold, float *h) {
-    const int lane = threadIdx.x % WARP;
-    const int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
-    if (i >= owned)
+__device__ __forceinline__ void hidden(const u8 *first, const float *first_bias, const u8 *second,
+                                       const float *second_bias, const int *ids, const u64 *marks, int words,
+                                       const float *x, int owned, int dim, int tokens, int each, int raw, int skip,
+                                       int symmetric, int act, float threshold, const u32 *dense, float *h,
+                                       u64 *counts) {
+    PI_SHARED(float, products, 2 * FEW *EACH);
+    PI_SHARED(u32, list, EACH);
+    PI_SHARED(u32, count, 1);
+    if (dense && *dense)
         return;
-    const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
-    float g[FEW];
-    bool any = false;
-#pragma unroll
-    for (int n = 0; n < FEW; ++n) {
-        g[n] = n < some ? h[(i64)(first + n) * owned + i] : __uint_as_float(IDLE);
-        any |= __float_as_uint(g[n]) != IDLE;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int base = blockIdx.x * each, token = FEW * blockIdx.y, some = min(FEW, tokens - token);
+    x += (i64)token * dim;
+    // threads of the first warp look after a neuron each: which tokens want it, and in the end what it contributes
+    const bool mine = (int)threadIdx.x < min(each, owned - base);
+    const int i = base + (int)threadIdx.x;
+    h += (i64)token * owned + i;
+    u32 wanted = 0;
+    if (mine) {
+        const int id = ids ? ids[i] : i;
+#pragma unroll 1
+        for (int n = 0; n < some; ++n) {
+            float *gate = products + n * EACH + threadIdx.x;
+            bool in;
+            if (first)
+                in = !marks || (marks[(i64)(token + n) * words + id / 64] >> (id % 64) & 1);
+            else
+                in = __float_as_uint(*gate = h[(i64)n * owned]) != IDLE;
+            wanted |= (in ? 1u : 0u) << n;
+        }
     }
-    __syncwarp(); // all have read them
-    float v[FEW] = {};
-    if (any)
-        warp_dots<T>(w + i * row_bytes<T>(dim), x + (i64)first * dim, dim, some, lane, v);
-    if (lane != 0)
-        return;
-    const float b = bias ? bias[i] : 0.0f;
+    u32 firing = wanted;
+#pragma unroll 1 // one body for both
+    for (int k = first ? 0 : 1; k < (second ? 2 : 1); ++k) {
+        const u8 *w = (k ? second : first) + base * row_bytes<T>(dim);
+        const float *bias = k ? second_bias : first_bias;
+        const int size = compacted(firing, list, count);
+#pragma unroll 1
+        for (int at = warp; at < size; at += warps) { // the same for the whole warp, as is all that follows
+            const int neuron = (int)list[at];
+            float v[FEW];
+            warp_dots<T>(w + neuron * row_bytes<T>(dim), x, dim, some, lane, v);
+            if (lane == 0) {
+                const float b = bias ? bias[base + neuron] : 0.0f;
 #pragma unroll
-    for (int n = 0; n < FEW; ++n)
-        if (n < some)
-            h[(i64)(first + n) * owned + i] = joined(g[n], v[n] + b, symmetric, act, threshold);
+                for (int n = 0; n < FEW; ++n)
+                    if (n < some)
+                        products[(k * FEW + n) * EACH + neuron] = v[n] + b;
+            }
+        }
+        __syncthreads();
+        if (k == 0 && skip)
+#pragma unroll 1
+            for (int n = 0; n < some; ++n)
+                if ((firing >> n & 1) && !fires(products[n * EACH + threadIdx.x], act, threshold))
+                    firing &= ~(1u << n);
+    }
+    if (mine)
+#pragma unroll 1
+        for (int n = 0; n < some; ++n) {
+            float out = raw ? __uint_as_float(IDLE) : 0.0f;
+            if (firing >> n & 1) {
+                const float gate = products[n * EACH + threadIdx.x];
+                const float up = second ? products[(FEW + n) * EACH + threadIdx.x] : 1.0f;
+                out = raw ? gate : joined(gate, up, symmetric, act, threshold);
+            }
+            h[(i64)n * owned] = out;
+        }
+    // one addition of a block: all of them go to the same two numbers
+    if (first && threadIdx.x < WARP) {
+        const u32 on = warp_total(__popc(firing)), in = warp_total(__popc(wanted));
+        if (lane == 0 && in) {
+            atomicAdd(&counts[0], (u64)on);
+            atomicAdd(&counts[1], (u64)in);
+        }
+    }
 }
 
-#define UP(T)                                                                                                          \
-    extern "C" __global__ void pi_ffn_up_##T(const u8 *w, const float *bias, const float *x, int owned, int dim,       \
-                                             int tokens, int symmetric, int act, float threshold, float *h) {          \
-        up<T>(w, bias, x, owned, dim, tokens, symmetric, act, threshold, h);                                           \
+#define HIDDEN(T)                                                                                                      \
+    extern "C" __global__ void pi_ffn_hidden_##T(                                                                      \
+        const u8 *first, const float *first_bias, const u8 *second, const float *second_bias, const int *ids,          \
+        const u64 *marks, int words, const float *x, int owned, int dim, int tokens, int each, int raw, int skip,      \
+        int symmetric, int act, float threshold, const u32 *dense, float *h, u64 *counts) {                            \
+        hidden<T>(first, first_bias, second, second_bias, ids, marks, words, x, owned, dim, tokens, each, raw, skip,   \
+                  symmetric, act, threshold, dense, h, counts);                                                        \
     }
-FOR_TYPES(UP)
+FOR_TYPES(HIDDEN)
 
-// The same for FFNs without a gate, where `h` holds what `up` gave.
-extern "C" __global__ void pi_ffn_activate(i64 n, int act, float threshold, float *h) {
-    const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        h[i] = __float_as_uint(h[i]) == IDLE ? 0.0f : activate(act, threshold, h[i]);
+// Whether the FFN of a step is to be dense: whether neurons that any of FEW tokens marks, counted for each FEW tokens,
+// are `limit` or more. One block. The arguments are those of `hidden`.
+extern "C" __global__ void pi_ffn_choose(const int *ids, const u64 *marks, int words, int owned, int tokens, i64 limit,
+                                         u32 *dense) {
+    PI_SHARED(u32, part, WARP);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    u32 count = 0;
+    for (int i = threadIdx.x; i < owned; i += blockDim.x) {
+        const int id = ids ? ids[i] : i;
+        for (int t = 0; t < tokens; t += FEW) {
+            u64 any = 0;
+            for (int n = t; n < min(t + FEW, tokens); ++n)
+                any |= marks[(i64)n * words + id / 64];
+            count += (u32)(any >> (id % 64)) & 1u;
+        }
+    }
+    count = warp_total(count);
+    if (lane == 0)
+        part[warp] = count;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        i64 all = 0;
+        for (int k = 0; k < warps; ++k)
+            all += part[k];
+        *dense = all >= limit;
+    }
 }
 
 // For many tokens all gates are computed, as a product of matrices: this leaves those of neurons that fire in h:
-// [tokens, owned], and counts. The other arguments are those of `gate`. A thread per number.
+// [tokens, owned], and counts, and that all were computed. `dense`: null, or 0 if nothing is to be done here. The other
+// arguments are those of `hidden`. A thread per number.
 extern "C" __global__ void pi_ffn_fire(const int *ids, const u64 *marks, int words, int owned, int tokens, int skip,
-                                       int act, float threshold, float *h, u64 *counts) {
+                                       int act, float threshold, const u32 *dense, float *h, u64 *counts) {
+    if (dense && !*dense)
+        return;
     const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x, t = at / owned;
     const int i = (int)(at % owned), id = t < tokens && ids ? ids[i] : i;
     const bool in = t < tokens && (!marks || (marks[t * words + id / 64] >> (id % 64) & 1));
@@ -155,13 +210,18 @@ extern "C" __global__ void pi_ffn_fire(const int *ids, const u64 *marks, int wor
         atomicAdd(&counts[0], (u64)firing);
         atomicAdd(&counts[1], (u64)marked);
     }
+    if (at == 0)
+        atomicAdd(&counts[2], (u64)owned * tokens);
 }
 
-// The second half of that: `up` has all up values. n: tokens · owned.
-extern "C" __global__ void pi_ffn_join(const float *up, i64 n, int symmetric, int act, float threshold, float *h) {
+// The second half of that: `up` has all up values, or is null if there is no gate and h has them. n: tokens · owned.
+extern "C" __global__ void pi_ffn_join(const float *up, i64 n, int symmetric, int act, float threshold,
+                                       const u32 *dense, float *h) {
+    if (dense && !*dense)
+        return;
     const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
-        h[i] = joined(h[i], up[i], symmetric, act, threshold);
+        h[i] = joined(h[i], up ? up[i] : 1.0f, symmetric, act, threshold);
 }
 
 #define DOWN_WARPS 8

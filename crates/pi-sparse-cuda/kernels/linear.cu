@@ -32,12 +32,15 @@ __device__ __forceinline__ void linear(const u8 *w, const float *x, const float 
     }
 FOR_TYPES(LINEAR)
 
-// The same for many tokens: blocks of TILE_THREADS; TILE rows each in x, TILE tokens each in y.
+// The same for many tokens: blocks of TILE_THREADS; TILE rows each in x, TILE tokens each in y. `wanted`: null, or 0 if
+// nothing is to be done.
 template <class T>
 __device__ __forceinline__ void tile_linear(const u8 *w, const float *x, const float *bias, int rows, int cols,
-                                            int tokens, int add, float *y) {
+                                            int tokens, int add, const u32 *wanted, float *y) {
     PI_SHARED(float4, weights, TILE_FLOATS / 4);
     PI_SHARED(float4, inputs, TILE_FLOATS / 4);
+    if (wanted && !*wanted)
+        return;
     float *a = reinterpret_cast<float *>(weights), *b = reinterpret_cast<float *>(inputs);
     const int row = TILE * blockIdx.x, token = TILE * blockIdx.y;
     const int mine = row + threadIdx.x / 4; // of which this thread decodes
@@ -61,8 +64,8 @@ __device__ __forceinline__ void tile_linear(const u8 *w, const float *x, const f
 #define TILE_LINEAR(T)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS)                                                         \
         pi_tile_linear_##T(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens, int add,    \
-                           float *y) {                                                                                 \
-        tile_linear<T>(w, x, bias, rows, cols, tokens, add, y);                                                        \
+                           const u32 *wanted, float *y) {                                                              \
+        tile_linear<T>(w, x, bias, rows, cols, tokens, add, wanted, y);                                                \
     }
 FOR_TYPES(TILE_LINEAR)
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ void put_pairs(u32 *to, const u32 *pairs) {
 // The arguments of `tile_linear`, and its blocks. Warps have 32 rows of 16 tokens each.
 template <class T>
 __device__ __forceinline__ void tensor_linear(const u8 *w, const float *x, const float *bias, int rows, int cols,
-                                              int tokens, int add, float *y) {
+                                              int tokens, int add, const u32 *wanted, float *y) {
     PI_SHARED(uint4, weights, TILE *PAIRS / 4);
     PI_SHARED(uint4, high, TILE *PAIRS / 4);
     PI_SHARED(uint4, low, TILE *PAIRS / 4);
@@ -45,6 +45,8 @@ __device__ __forceinline__ void tensor_linear(const u8 *w, const float *x, const
     PI_SHARED(float, shift, 2 * TILE);
     PI_SHARED(float, total, 2 * TILE); // of sixteen numbers of a token
     PI_SHARED(float, unit, TILE);      // of a token's numbers
+    if (wanted && !*wanted)
+        return;
     u32 *a = reinterpret_cast<u32 *>(weights), *b = reinterpret_cast<u32 *>(high), *c = reinterpret_cast<u32 *>(low);
     const int row = TILE * blockIdx.x, token = TILE * blockIdx.y;
     const int mine = threadIdx.x / 4, part = threadIdx.x % 4; // whose numbers this thread brings, eight of them
@@ -144,7 +146,7 @@ __device__ __forceinline__ void tensor_linear(const u8 *w, const float *x, const
 #define TENSOR_LINEAR(T)                                                                                               \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3)                                                      \
         pi_tensor_linear_##T(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens, int add,  \
-                             float *y) {                                                                               \
-        tensor_linear<T>(w, x, bias, rows, cols, tokens, add, y);                                                      \
+                             const u32 *wanted, float *y) {                                                            \
+        tensor_linear<T>(w, x, bias, rows, cols, tokens, add, wanted, y);                                              \
     }
 FOR_CODED(TENSOR_LINEAR)

@@ -9,10 +9,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Pairs of numbers of a chunk.
-const PAIRS: usize = 256;
+/// Tallies of a chunk.
+const TALLIES: usize = 256;
+/// Numbers of a tally: neurons × tokens that fired, that were marked, and of steps of which all neurons were computed.
+pub(crate) const NUMBERS: usize = 3;
+/// Bytes of it.
+const BYTES: usize = 8 * NUMBERS;
 
-/// Pairs of numbers that kernels add to.
+/// Numbers that kernels add to.
 #[derive(Default)]
 pub(crate) struct Counts {
     chunks: Mutex<Vec<Chunk>>,
@@ -35,8 +39,8 @@ impl Drop for Chunk {
     }
 }
 
-/// A pair of numbers on the device, 0 at first.
-pub(crate) struct Pair {
+/// Some numbers on the device, 0 at first.
+pub(crate) struct Tally {
     gpu: Arc<Gpu>,
     chunk: usize,
     index: usize,
@@ -49,19 +53,19 @@ impl Counts {
     }
 }
 
-impl Pair {
+impl Tally {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let mut chunks = gpu.counts.chunks();
-        let failed = |e| gpu.full(e, 16 * PAIRS);
+        let failed = |e| gpu.full(e, BYTES * TALLIES);
         let chunk = match chunks.iter().position(|c| !c.free.is_empty()) {
             Some(chunk) => chunk,
             None => {
                 chunks.push(Chunk {
                     // a few KiB of what the runtime takes, as it is there for all sessions
-                    device: Memory::uncounted(&gpu.queue, gpu.queue.as_it_is(), 2 * PAIRS).map_err(failed)?,
-                    host: Pinned::new(&gpu.context, 2 * PAIRS).map_err(failed)?,
+                    device: Memory::uncounted(&gpu.queue, gpu.queue.as_it_is(), NUMBERS * TALLIES).map_err(failed)?,
+                    host: Pinned::new(&gpu.context, NUMBERS * TALLIES).map_err(failed)?,
                     done: Done::new(&gpu.context).map_err(failed)?,
-                    free: (0..PAIRS).rev().collect(),
+                    free: (0..TALLIES).rev().collect(),
                     seen: None,
                 });
                 chunks.len() - 1
@@ -69,13 +73,13 @@ impl Pair {
         };
         let address = gpu.address(&chunks[chunk].device);
         let index = chunks[chunk].free.pop().unwrap_or_default();
-        let address = address + 16 * index as u64;
-        let pair = Self { gpu: gpu.clone(), chunk, index, address };
+        let address = address + (BYTES * index) as u64;
+        let tally = Self { gpu: gpu.clone(), chunk, index, address };
         drop(chunks);
-        // SAFETY: sixteen bytes of this chunk that nobody else has.
-        unsafe { result::memset_d8_async(address, 0, 16, gpu.stream()?.cu_stream()) }.map_err(failed)?;
-        pair.launched();
-        Ok(pair)
+        // SAFETY: bytes of this chunk that nobody else has.
+        unsafe { result::memset_d8_async(address, 0, BYTES, gpu.stream()?.cu_stream()) }.map_err(failed)?;
+        tally.launched();
+        Ok(tally)
     }
 
     /// Where kernels find it.
@@ -88,8 +92,8 @@ impl Pair {
         self.gpu.counts.launched.fetch_add(1, Relaxed);
     }
 
-    /// What was counted by all that is queued. The host waits for that, unless another pair of the same chunk was asked for since.
-    pub(crate) fn read(&self) -> std::result::Result<[u64; 2], DriverError> {
+    /// What was counted by all that is queued. The host waits for that, unless another tally of the same chunk was asked for since.
+    pub(crate) fn read(&self) -> std::result::Result<[u64; NUMBERS], DriverError> {
         let (gpu, mut chunks) = (&self.gpu, self.gpu.counts.chunks());
         let chunk = &mut chunks[self.chunk];
         let launched = gpu.counts.launched.load(Relaxed);
@@ -104,11 +108,11 @@ impl Pair {
             chunk.seen = Some(launched);
         }
         let numbers = chunk.host.slice();
-        Ok([numbers[2 * self.index], numbers[2 * self.index + 1]])
+        Ok(std::array::from_fn(|i| numbers[NUMBERS * self.index + i]))
     }
 }
 
-impl Drop for Pair {
+impl Drop for Tally {
     fn drop(&mut self) {
         if let Some(chunk) = self.gpu.counts.chunks().get_mut(self.chunk) {
             chunk.free.push(self.index);

@@ -5,7 +5,7 @@ mod run;
 pub(crate) use room::{bytes, scratch_bytes, shared_bytes};
 
 use crate::{
-    counts::Pair,
+    counts::{NUMBERS, Tally},
     gpu::Gpu,
     linear::{Linear, Product, countable},
     memory::Memory,
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Rows of owned neurons, one after the other.
 struct Rows {
-    /// For few tokens: a warp per neuron, which is skipped if nothing is to be done.
+    /// For few tokens: a warp per neuron.
     kernel: CudaFunction,
     weight: Memory<u8>,
     bias: Option<Memory<f32>>,
@@ -32,8 +32,9 @@ enum Sum {
 }
 
 /// For many tokens: all neurons, as products of matrices. Each token leaves out others, so that together most neurons are wanted, and
-/// what is saved is less than what reading and decoding a weight anew for every FEW tokens costs.
+/// what is saved may be less than what reading and decoding a weight anew for every FEW tokens costs.
 struct Many {
+    choose: CudaFunction,
     first: Product,
     second: Option<Product>,
     fire: CudaFunction,
@@ -49,7 +50,6 @@ pub(crate) struct CudaFfn {
     first: Rows,
     second: Option<Rows>,
     many: Many,
-    activate: CudaFunction,
     down: Sum,
     sum: CudaFunction,
     down_bias: Option<Memory<f32>>,
@@ -72,13 +72,15 @@ impl CudaFfn {
         if neurons.total() != w.neurons() {
             return Err(Error::shape("neuron set", format!("{} neurons", w.neurons()), neurons.total()));
         }
-        let gate = w.gate.as_ref().map(|m| rows(gpu, "pi_ffn_gate", m, w.gate_bias.as_deref(), neurons)).transpose()?;
-        let up = |kernel| rows(gpu, kernel, &w.up, w.up_bias.as_deref(), neurons);
+        let gate =
+            w.gate.as_ref().map(|m| rows(gpu, "pi_ffn_hidden", m, w.gate_bias.as_deref(), neurons)).transpose()?;
+        let up = rows(gpu, "pi_ffn_hidden", &w.up, w.up_bias.as_deref(), neurons)?;
         let (first, second) = match gate {
-            Some(gate) => (gate, Some(up("pi_ffn_up")?)),
-            None => (up("pi_ffn_gate")?, None),
+            Some(gate) => (gate, Some(up)),
+            None => (up, None),
         };
         let many = Many {
+            choose: gpu.kernel("pi_ffn_choose")?,
             first: Product::new(gpu, w.gate.as_ref().unwrap_or(&w.up).ty())?,
             second: second.as_ref().map(|_| Product::new(gpu, w.up.ty())).transpose()?,
             fire: gpu.kernel("pi_ffn_fire")?,
@@ -103,7 +105,6 @@ impl CudaFfn {
             first,
             second,
             many,
-            activate: gpu.kernel("pi_ffn_activate")?,
             down,
             sum: gpu.kernel("pi_ffn_sum")?,
             down_bias: w.down_bias.as_ref().filter(|_| owns_bias).map(|b| gpu.upload(b)).transpose()?,
@@ -131,8 +132,9 @@ impl SparseFfn for CudaFfn {
         Ok(Box::new(run::Run {
             h: gpu.scratch([limits.tokens, owned])?,
             part: gpu.scratch([rows, dim])?,
-            counts: Pair::new(gpu)?,
-            counted: [0; 2],
+            choice: gpu.scratch([1, 1])?,
+            counts: Tally::new(gpu)?,
+            counted: [0; NUMBERS],
             steps: 0,
             limit: limits.tokens,
             step: 0,

@@ -49,7 +49,7 @@ impl Product {
     }
 
     /// Queues `y = w x + bias`: `w`, `bias` of `[rows, cols]` and `[rows]` numbers, `x` the address of `[tokens, cols]`, `y` of
-    /// `[tokens, rows]`.
+    /// `[tokens, rows]`. Nothing is done if there is a number at `wanted` that is 0 by then, for [`MANY`] tokens and more.
     pub(crate) fn queue(
         &self,
         gpu: &Gpu,
@@ -57,6 +57,7 @@ impl Product {
         (rows, cols): (usize, usize),
         x: CUdeviceptr,
         tokens: usize,
+        wanted: CUdeviceptr,
         y: CUdeviceptr,
         add: bool,
     ) -> Result<()> {
@@ -67,21 +68,19 @@ impl Product {
         for first in (0..tokens).step_by(each * GRID) {
             let some = (tokens - first).min(each * GRID);
             let size = grid("rows of a matrix", [blocks, some.div_ceil(each), 1], threads)?;
-            let args = [
-                w,
-                Arg::At(x + 4 * (first * cols) as u64),
-                bias,
-                int("rows of a matrix", rows)?,
-                int("columns of a matrix", cols)?,
-                int("tokens of a step", some)?,
-                Arg::Int(i32::from(add)),
-                Arg::At(y + 4 * (first * rows) as u64),
-            ];
+            let x = Arg::At(x + 4 * (first * cols) as u64);
+            let sizes =
+                [int("rows of a matrix", rows)?, int("columns of a matrix", cols)?, int("tokens of a step", some)?];
+            let (add, y) = (Arg::Int(i32::from(add)), Arg::At(y + 4 * (first * rows) as u64));
+            let [rows, cols, some] = sizes;
             // SAFETY: the arguments of `linear.cu`; arrays have the sizes that are passed, as the caller says.
             unsafe {
                 match tokens >= MANY {
-                    true => gpu.launch_long(kernel, size, &args)?,
-                    false => gpu.launch(kernel, size, &args)?,
+                    true => {
+                        let args = [w, x, bias, rows, cols, some, add, Arg::At(wanted), y];
+                        gpu.launch_long(kernel, size, &args)?;
+                    }
+                    false => gpu.launch(kernel, size, &[w, x, bias, rows, cols, some, add, y])?,
                 }
             };
         }
@@ -140,6 +139,6 @@ impl Linear {
             return Ok(());
         }
         let weights = [self.gpu.at(Some(&self.weight)), self.gpu.at(self.bias.as_ref())];
-        self.product.queue(&self.gpu, weights, (self.rows, self.cols), x, tokens, y, add)
+        self.product.queue(&self.gpu, weights, (self.rows, self.cols), x, tokens, 0, y, add)
     }
 }

@@ -50,7 +50,7 @@ pub enum TensorCores {
 }
 
 /// How a device is opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CudaOptions {
     /// Where kernels come from.
@@ -61,7 +61,26 @@ pub struct CudaOptions {
     pub graphs: GraphUse,
     /// What multiplies matrices in prompts.
     pub tensor_cores: TensorCores,
+    /// How often weights of neurons would be read in a step of 16 tokens or more for it to be computed densely: as products of matrices
+    /// of all neurons and tokens, which read each weight once but skip nothing. The other way reads a neuron's weights once for every four
+    /// tokens any of which marks it. The device decides for each step by its marks. 0 and NaN: always dense; infinity: never.
+    pub crossover: f32,
 }
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self {
+            kernels: KernelSource::default(),
+            kv: KvPlace::default(),
+            graphs: GraphUse::default(),
+            tensor_cores: TensorCores::default(),
+            crossover: CROSSOVER,
+        }
+    }
+}
+
+/// Reads of all weights that cost as much as the dense way. Not measured on a GPU yet: it is what 16 tokens that mark all neurons have.
+const CROSSOVER: f32 = 4.0;
 
 impl CudaOptions {
     /// The same with kernels from elsewhere.
@@ -82,5 +101,10 @@ impl CudaOptions {
     /// The same with or without graphs.
     pub fn graphs(self, graphs: GraphUse) -> Self {
         Self { graphs, ..self }
+    }
+
+    /// The same with another crossover.
+    pub fn crossover(self, crossover: f32) -> Self {
+        Self { crossover, ..self }
     }
 }

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Most arguments of a kernel.
-pub(crate) const ARGUMENTS: usize = 16;
+pub(crate) const ARGUMENTS: usize = 20;
 /// Kernels that are kept at most, so that the device does not idle for long while they are collected.
 const SEGMENT: usize = 128;
 

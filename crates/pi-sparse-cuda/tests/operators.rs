@@ -2,7 +2,7 @@
 
 use pi_core::{
     Activation, ActiveSet, Dense, Device, Down, Error, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
-    NeuronSet, NormSpec, QuantType, Write,
+    NeuronSet, NormSpec, OpStats, QuantType, Write,
 };
 use pi_cuda_emu::use_driver;
 use pi_sparse_cuda::{Cuda, CudaOptions, TensorCores, Unavailable};
@@ -237,13 +237,17 @@ fn ffn(rng: &mut Random, ty: QuantType, dim: usize, neurons: usize, size: f32) -
     FfnWeights { gate: Some(gate), up, down, gate_bias, up_bias, down_bias, gating, act, skip: true }
 }
 
-/// What an FFN makes of some rows in one step, and its counts of active neurons.
-fn outcome(cuda: &Cuda, w: &FfnWeights, x: &[f32], marks: Option<&[u64]>) -> (Vec<f32>, u64) {
+/// The neurons that are on the device in these tests.
+fn owned(neurons: usize) -> NeuronSet {
+    NeuronSet::some(neurons, (0..neurons as u32).filter(|i| i % 5 != 2).collect()).unwrap()
+}
+
+/// What an FFN makes of some rows in one step, and its counts.
+fn counted(cuda: &Cuda, w: &FfnWeights, x: &[f32], marks: Option<&[u64]>) -> (Vec<f32>, OpStats) {
     let (dim, n) = (w.dim(), w.neurons());
     let tokens = x.len() / dim;
-    let some = NeuronSet::some(n, (0..n as u32).filter(|i| i % 5 != 2).collect()).unwrap();
     let limits = Limits { tokens, sequences: 1, context: 1 };
-    let mut run = cuda.sparse_ffn(w, &some).unwrap().open(&limits).unwrap();
+    let mut run = cuda.sparse_ffn(w, &owned(n)).unwrap().open(&limits).unwrap();
     let mut active = ActiveSet::new(tokens, n);
     match marks {
         None => active.set_all(tokens).unwrap(),
@@ -256,7 +260,157 @@ fn outcome(cuda: &Cuda, w: &FfnWeights, x: &[f32], marks: Option<&[u64]>) -> (Ve
     let values = run.values().unwrap().host().unwrap().iter().filter(|v| **v != 0.0).count() as u64;
     let stats = run.take_stats();
     assert!(values <= stats.active && stats.active <= stats.marked && stats.marked <= stats.neurons);
-    (y.host().unwrap().to_vec(), stats.active)
+    assert!(stats.dense == 0 || stats.dense == stats.neurons);
+    (y.host().unwrap().to_vec(), stats)
+}
+
+/// The same with the number of active neurons alone.
+fn outcome(cuda: &Cuda, w: &FfnWeights, x: &[f32], marks: Option<&[u64]>) -> (Vec<f32>, u64) {
+    let (y, stats) = counted(cuda, w, x, marks);
+    (y, stats.active)
+}
+
+/// The definition: what owned and marked neurons add up to for each row, the size of what is added up, and how many are marked.
+fn defined(w: &FfnWeights, x: &[f32], marks: Option<&[u64]>) -> (Vec<f64>, f64, u64) {
+    let (dim, n) = (w.dim(), w.neurons());
+    let (gate, up, down) = (w.gate.as_ref().map(Matrix::decode), w.up.decode(), w.down.matrix().decode());
+    let act = |v: f64| match w.act {
+        Activation::Relu => v.max(0.0),
+        Activation::FatRelu(t) => {
+            if v < f64::from(t) {
+                0.0
+            } else {
+                v.max(0.0)
+            }
+        }
+        Activation::Silu => v / (1.0 + (-v).exp()),
+        other => panic!("{other} is not in these tests"),
+    };
+    let (mut all, mut size, mut marked) = (Vec::new(), 0.0f64, 0);
+    for (t, x) in x.chunks(dim).enumerate() {
+        let dot = |w: &[f32], i: usize| -> f64 {
+            w[i * dim..][..dim].iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+        };
+        let mut y = vec![0.0; dim];
+        for i in owned(n).iter().filter(|&i| marks.is_none_or(|m| m[t * n.div_ceil(64) + i / 64] >> (i % 64) & 1 == 1))
+        {
+            marked += 1;
+            let (gate, up) = (gate.as_ref().map(|gate| dot(gate, i)), dot(&up, i));
+            let h = match w.gating {
+                Gating::Gated => act(gate.unwrap()) * up,
+                Gating::Symmetric => act(gate.unwrap()) * act(up),
+                _ => act(up),
+            };
+            y.iter_mut().zip(&down[i * dim..]).for_each(|(y, d)| *y += h * f64::from(*d));
+            size = size.max(h.abs());
+        }
+        all.extend(y);
+    }
+    (all, size, marked)
+}
+
+/// Bits for each token, each set with some probability.
+fn some_marks(rng: &mut Random, tokens: usize, neurons: usize, share: f64) -> Vec<u64> {
+    let words = neurons.div_ceil(64);
+    let mut marks = vec![0; tokens * words];
+    for at in (0..tokens).flat_map(|t| (0..neurons).map(move |i| (t, i))) {
+        if (rng.bits() >> 11) as f64 / (1u64 << 53) as f64 <= share {
+            marks[at.0 * words + at.1 / 64] |= 1 << (at.1 % 64);
+        }
+    }
+    marks
+}
+
+/// Lists of marked neurons and products of matrices, of one type and of two, with a gate and without.
+#[test]
+fn both_ways_to_compute_an_ffn_give_what_is_defined() {
+    use QuantType::{F16, F32, Q4_0, Q4_K, Q8_0};
+    if cuda().is_none() {
+        return;
+    }
+    let devices =
+        [4.0, 0.0, f32::INFINITY].map(|c| (c, Cuda::open_with(0, &CudaOptions::default().crossover(c)).unwrap()));
+    let mut rng = Random(13);
+    let (dim, neurons) = (256, 150); // the last block of neurons is not full
+    for (i, (gate, up, act)) in [
+        (Some(F32), F32, Activation::Relu),
+        (Some(F16), F16, Activation::Silu),
+        (Some(Q8_0), Q8_0, Activation::Relu), // dReLU
+        (Some(Q4_0), Q8_0, Activation::Relu),
+        (Some(Q4_K), F16, Activation::FatRelu(0.1)),
+        (None, Q4_0, Activation::Relu),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut w = ffn(&mut rng, up, dim, neurons, 0.1);
+        w.gate = gate.map(|ty| Matrix::encode("gate", ty, neurons, dim, &numbers(&mut rng, neurons * dim)).unwrap());
+        (w.act, w.skip) = (act, act != Activation::Silu);
+        w.gating = match gate {
+            None => Gating::UpOnly,
+            Some(Q8_0) => Gating::Symmetric,
+            Some(_) => Gating::Gated,
+        };
+        for tokens in [1, 3, 4, 5, 15, 16, 17, 40] {
+            for share in [Some(0.0), Some(0.02), Some(0.3), Some(1.0), None] {
+                let x = numbers(&mut rng, tokens * dim);
+                let marks = share.map(|share| some_marks(&mut rng, tokens, neurons, share));
+                let (want, size, marked) = defined(&w, &x, marks.as_deref());
+                for (crossover, cuda) in &devices[..if tokens < 16 { 1 } else { 3 }] {
+                    let (got, stats) = counted(cuda, &w, &x, marks.as_deref());
+                    let what = format!("case {i}, {tokens} tokens, {share:?} marked, crossover {crossover}");
+                    let off = want.iter().zip(&got).map(|(a, b)| (a - f64::from(*b)).abs()).fold(0.0, f64::max);
+                    assert!(off <= 2e-5 * (1.0 + size), "{what}: off by {off} of {size}");
+                    assert_eq!(stats.marked, marked, "{what}");
+                    let dense = match (tokens, share) {
+                        (0..16, _) => false,
+                        (_, None) => true,
+                        (_, Some(share)) => *crossover == 0.0 || (*crossover == 4.0 && share == 1.0),
+                    };
+                    // between them, marks decide, which the next test is about
+                    if *crossover != 4.0 || share.is_none_or(|s| s == 0.0 || s == 1.0) {
+                        assert_eq!(stats.dense > 0, dense, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A neuron counts once for every four tokens any of which marks it.
+#[test]
+fn many_tokens_are_dense_from_the_crossover_on() {
+    let Some(cuda) = cuda() else { return };
+    let mut rng = Random(14);
+    let (dim, neurons, words) = (32, 130, 3);
+    let w = ffn(&mut rng, QuantType::F32, dim, neurons, 0.1);
+    let count = owned(neurons).len();
+    for tokens in [16usize, 19, 40, 256, 257] {
+        let groups = tokens.div_ceil(4);
+        let x = numbers(&mut rng, tokens * dim);
+        // so many pairs of a neuron and four tokens are marked, by one of the four or by all
+        let mut dense = |pairs: usize| {
+            let mut marks = vec![0u64; tokens * words];
+            let all = (0..groups).flat_map(|g| owned(neurons).iter().map(move |i| (g, i)).collect::<Vec<_>>());
+            for (n, (g, i)) in all.take(pairs).enumerate() {
+                for t in 4 * g..(4 * g + 4).min(tokens) {
+                    if n % 3 == 0 || t == (4 * g + n % 4).min(tokens - 1) {
+                        marks[t * words + i / 64] |= 1 << (i % 64);
+                    }
+                }
+            }
+            // neurons of others do not count
+            (0..neurons).filter(|i| i % 5 == 2).for_each(|i| marks[i / 64] |= 1 << (i % 64));
+            let (got, stats) = counted(&cuda, &w, &x, Some(&marks));
+            let (want, size, _) = defined(&w, &x, Some(&marks));
+            let off = want.iter().zip(&got).map(|(a, b)| (a - f64::from(*b)).abs()).fold(0.0, f64::max);
+            assert!(off <= 2e-5 * (1.0 + size), "{tokens} tokens, {pairs} pairs: off by {off} of {size}");
+            stats.dense > 0
+        };
+        let found = [0, count, 4 * count - 1, 4 * count].map(&mut dense);
+        let want = if tokens > 256 { [true; 4] } else { [false, false, false, true] };
+        assert_eq!(found, want, "{tokens} tokens");
+    }
 }
 
 #[test]

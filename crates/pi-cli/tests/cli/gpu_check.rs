@@ -77,12 +77,19 @@ fn the_script_tests_times_and_judges_with_the_emulated_driver() {
             assert!(row[number].as_f64().unwrap() > 0.0, "{number}: {row}");
         }
     }
+    // one step of 16 tokens of each share, each of both ways
+    let both: Vec<_> =
+        rows("crossover").iter().map(|r| (r["way"].clone(), r["dense_share"].as_f64().unwrap())).collect();
+    assert_eq!(both, [("dense".into(), 1.0), ("dense".into(), 1.0), ("sparse".into(), 0.0), ("sparse".into(), 0.0)]);
     let switches = rows("switches");
     assert_eq!(switches.len(), 4, "{switches:?}");
     for row in &switches {
         assert!(row["samples"].as_array().unwrap().len() >= 2, "{row}");
         let [kernels, calls] = [0, 1].map(|i| row["launches"][i].as_f64().unwrap());
-        assert_eq!(calls < kernels, row["what"] == "decoding" && row["without"].is_null(), "{row}");
+        assert!(calls <= kernels, "{row}"); // a prompt may have short sequences that come again
+        if row["what"] == "decoding" {
+            assert_eq!(calls < kernels, row["without"].is_null(), "{row}");
+        }
     }
     let decode = rows("decode");
     let named = |what: &str| decode.iter().filter(|r| r["what"] == what).cloned().collect::<Vec<_>>();

@@ -49,7 +49,8 @@ pub(crate) fn bytes(shape: &FfnShape, part: PartShape) -> u64 {
 /// What the arrays of a run take.
 pub(crate) fn scratch_bytes(shape: &FfnShape, neurons: usize, limits: &Limits) -> u64 {
     let rows = if shape.neuron_major { parts(neurons, limits) } else { 0 };
-    room::<f32>([limits.tokens, neurons]).saturating_add(room::<f32>([rows, shape.dim()]))
+    let arrays = room::<f32>([limits.tokens, neurons]).saturating_add(room::<f32>([rows, shape.dim()]));
+    arrays.saturating_add(room::<u32>([1, 1]))
 }
 
 /// What a run needs of the room that operators share.

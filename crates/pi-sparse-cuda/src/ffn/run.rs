@@ -3,7 +3,7 @@
 
 use super::{CudaFfn, Rows, Sum};
 use crate::{
-    counts::Pair,
+    counts::{NUMBERS, Tally},
     gpu::{Arg, GRID, grid, int, long, threads},
     linear::{FEW, MANY, TILE, TILE_THREADS},
     memory::Memory,
@@ -17,6 +17,12 @@ use std::sync::Arc;
 /// Threads of all blocks here but those of tiles: eight warps.
 const THREADS: u32 = 256;
 const WARPS: usize = 8;
+/// Neurons of a block that makes a list of those that are marked, EACH in `ffn.cu`. If all are, a warp has one.
+const EACH: usize = 32;
+/// Tokens of a step that may be sparse although they are many. With more, hardly a neuron has four tokens in a row that leave it out.
+const MOST: usize = 256;
+/// Threads of the one block that looks at all marks.
+const CHOOSING: u32 = 1024;
 /// Columns of a block of the second half.
 const COLUMNS: usize = 256;
 /// Tokens whose up values are in scratch at the same time.
@@ -29,10 +35,12 @@ pub(super) struct Run {
     pub(super) h: Memory<f32>,
     /// `[slices, tokens, dim]`.
     pub(super) part: Memory<f32>,
-    /// Neurons × tokens that fired, and that were marked, since the run was opened.
-    pub(super) counts: Pair,
+    /// Whether the step is dense, where the device decides.
+    pub(super) choice: Memory<u32>,
+    /// What was counted since the run was opened.
+    pub(super) counts: Tally,
     /// What was reported of that.
-    pub(super) counted: [u64; 2],
+    pub(super) counted: [u64; NUMBERS],
     /// Steps since the count was read.
     pub(super) steps: u64,
     pub(super) limit: usize,
@@ -101,17 +109,16 @@ impl FfnRun for Run {
             symmetric: Arg::Int(i32::from(w.gating == Gating::Symmetric)),
         };
         if tokens > 0 && owned > 0 {
-            match tokens >= MANY {
-                true => self.all(&step)?,
-                false => self.marked(&step)?,
+            if tokens < MANY {
+                self.marked(&step, 0)?;
+            } else if step.marks == 0 || tokens > MOST {
+                self.all(&step, 0)?;
+            } else {
+                let dense = self.choose(&step)?;
+                self.marked(&step, dense)?;
+                self.all(&step, dense)?;
             }
             self.counts.launched();
-            if op.second.is_none() {
-                let n = tokens * owned;
-                let args = [long("neurons of a step", n)?, step.act[0], step.act[1], Arg::At(step.h)];
-                // SAFETY: the arguments of `ffn.cu`; a thread per number.
-                unsafe { gpu.launch(&op.activate, threads("neurons of a step", n, THREADS)?, &args)? };
-            }
         }
         if let (Sum::Rows(down, _), 1..MANY, 1..) = (&op.down, tokens, owned) {
             let blocks = [dim.div_ceil(COLUMNS), tokens, op.slices(tokens)];
@@ -127,9 +134,6 @@ impl FfnRun for Run {
             unsafe { gpu.launch(&down.kernel, grid("columns of a down matrix", blocks, THREADS)?, &args)? };
         }
         self.stats.neurons += (owned * tokens) as u64;
-        if tokens >= MANY {
-            self.stats.dense += (owned * tokens) as u64;
-        }
         self.steps += 1;
         (self.tokens, self.step) = (Some(tokens), tokens);
         if input.moved || !op.neurons.is_all() {
@@ -175,10 +179,11 @@ impl FfnRun for Run {
         if std::mem::take(&mut self.steps) > 0
             && let Ok(counts) = self.counts.read()
         {
-            let (active, marked) = (counts[0] - self.counted[0], counts[1] - self.counted[1]);
+            let [active, marked, dense] = std::array::from_fn(|i| counts[i] - self.counted[i]);
             self.counted = counts;
             self.stats.active += active;
             self.stats.marked += marked;
+            self.stats.dense += dense;
             let second = self.op.second.as_ref().map_or(0, |rows| rows.row_bytes);
             let down = if let Sum::Rows(rows, _) = &self.op.down { rows.row_bytes } else { 0 };
             self.stats.bytes += marked * self.op.first.row_bytes + active * (second + down);
@@ -188,58 +193,87 @@ impl FfnRun for Run {
 }
 
 impl Run {
-    /// Few tokens: marked neurons, and of these only those that fire.
-    fn marked(&self, step: &Step) -> Result<()> {
+    /// Queues the decision whether the step is to be dense, and says where it will be.
+    fn choose(&self, step: &Step) -> Result<CUdeviceptr> {
         let op = &self.op;
-        let (gpu, owned, dim, tokens) = (&op.gpu, op.neurons.len(), op.w.dim(), step.tokens);
-        let size = grid("neurons", [owned.div_ceil(WARPS), tokens.div_ceil(FEW), 1], THREADS)?;
-        let sizes = [int("neurons", owned)?, int("inputs of neurons", dim)?, int("tokens of a step", tokens)?];
-        let [act, threshold] = step.act;
-        let (x, h) = (Arg::At(step.x), Arg::At(step.h));
+        let (gpu, owned) = (&op.gpu, op.neurons.len());
+        // what is no number is 0, and what is beyond all numbers is the largest
+        let limit = (f64::from(gpu.options.crossover) * owned as f64).ceil() as i64;
+        let at = gpu.address(&self.choice);
         let args = [
-            gpu.at(Some(&op.first.weight)),
-            gpu.at(op.first.bias.as_ref()),
             gpu.at(op.ids.as_ref()),
             Arg::At(step.marks),
             int("words of marks", step.words)?,
-            x,
-            sizes[0],
-            sizes[1],
-            sizes[2],
-            step.skip,
-            act,
-            threshold,
-            h,
-            Arg::At(self.counts.address()),
+            int("neurons", owned)?,
+            int("tokens of a step", step.tokens)?,
+            Arg::Long(limit),
+            Arg::At(at),
         ];
-        // SAFETY: the arguments of `ffn.cu`; a warp per neuron, arrays of the sizes that are passed.
-        unsafe { gpu.launch(&op.first.kernel, size, &args)? };
-        if let Some(second) = &op.second {
-            let args = [
-                gpu.at(Some(&second.weight)),
-                gpu.at(second.bias.as_ref()),
-                x,
-                sizes[0],
-                sizes[1],
-                sizes[2],
-                step.symmetric,
-                act,
-                threshold,
-                h,
-            ];
-            // SAFETY: as above.
-            unsafe { gpu.launch(&second.kernel, size, &args)? };
-        }
-        Ok(())
+        // SAFETY: the arguments of `ffn.cu`; one block.
+        unsafe { gpu.launch(&op.many.choose, grid("neurons", [1, 1, 1], CHOOSING)?, &args)? };
+        Ok(at)
     }
 
-    /// Many tokens: all neurons, and then those that are not marked or do not fire are taken out.
-    fn all(&self, step: &Step) -> Result<()> {
+    /// Marked neurons, and of these only those that fire. Nothing if a number other than 0 will be at `dense`.
+    fn marked(&self, step: &Step, dense: CUdeviceptr) -> Result<()> {
+        match &self.op.second {
+            Some(second) if second.kernel.cu_function() != self.op.first.kernel.cu_function() => {
+                // a kernel knows one type
+                self.hidden(step, Some(&self.op.first), None, true, dense)?;
+                self.hidden(step, None, Some(second), false, dense)
+            }
+            second => self.hidden(step, Some(&self.op.first), second.as_ref(), false, dense),
+        }
+    }
+
+    fn hidden(
+        &self,
+        step: &Step,
+        first: Option<&Rows>,
+        second: Option<&Rows>,
+        raw: bool,
+        dense: CUdeviceptr,
+    ) -> Result<()> {
+        let op = &self.op;
+        let (gpu, owned, tokens) = (&op.gpu, op.neurons.len(), step.tokens);
+        let Some(rows) = first.or(second) else { return Ok(()) };
+        // neurons that fire are a list, too, where there are no marks
+        let each = if step.marks == 0 && first.is_some() { WARPS } else { EACH };
+        let size = grid("neurons", [owned.div_ceil(each), tokens.div_ceil(FEW), 1], THREADS)?;
+        let [act, threshold] = step.act;
+        let args = [
+            gpu.at(first.map(|rows| &rows.weight)),
+            gpu.at(first.and_then(|rows| rows.bias.as_ref())),
+            gpu.at(second.map(|rows| &rows.weight)),
+            gpu.at(second.and_then(|rows| rows.bias.as_ref())),
+            gpu.at(op.ids.as_ref()),
+            Arg::At(step.marks),
+            int("words of marks", step.words)?,
+            Arg::At(step.x),
+            int("neurons", owned)?,
+            int("inputs of neurons", op.w.dim())?,
+            int("tokens of a step", tokens)?,
+            int("neurons of a block", each)?,
+            Arg::Int(i32::from(raw)),
+            step.skip,
+            step.symmetric,
+            act,
+            threshold,
+            Arg::At(dense),
+            Arg::At(step.h),
+            Arg::At(self.counts.address()),
+        ];
+        // SAFETY: the arguments of `ffn.cu`; a thread for each of a block's neurons, arrays of the sizes that are passed.
+        unsafe { gpu.launch(&rows.kernel, size, &args) }
+    }
+
+    /// All neurons, and then those that are not marked or do not fire are taken out. Nothing if 0 will be at `dense`.
+    fn all(&self, step: &Step, dense: CUdeviceptr) -> Result<()> {
         let op = &self.op;
         let (gpu, owned, dim, tokens) = (&op.gpu, op.neurons.len(), op.w.dim(), step.tokens);
         let weights = |rows: &Rows| [gpu.at(Some(&rows.weight)), gpu.at(rows.bias.as_ref())];
         let [act, threshold] = step.act;
-        op.many.first.queue(gpu, weights(&op.first), (owned, dim), step.x, tokens, step.h, false)?;
+        op.many.first.queue(gpu, weights(&op.first), (owned, dim), step.x, tokens, dense, step.h, false)?;
         let args = [
             gpu.at(op.ids.as_ref()),
             Arg::At(step.marks),
@@ -249,20 +283,30 @@ impl Run {
             step.skip,
             act,
             threshold,
+            Arg::At(dense),
             Arg::At(step.h),
             Arg::At(self.counts.address()),
         ];
         // SAFETY: the arguments of `ffn.cu`; a thread per neuron and token.
         unsafe { gpu.launch(&op.many.fire, threads("neurons of a step", tokens * owned, THREADS)?, &args)? };
-        let (Some(second), Some(product)) = (&op.second, &op.many.second) else { return Ok(()) };
         let shared = gpu.shared();
-        let up = shared.scratch(gpu);
+        let up = op.many.second.as_ref().map(|_| shared.scratch(gpu));
         for first in (0..tokens).step_by(CHUNK) {
             let some = (tokens - first).min(CHUNK);
-            product.queue(gpu, weights(second), (owned, dim), step.x + 4 * (first * dim) as u64, some, up, false)?;
+            if let (Some(second), Some(product), Some(up)) = (&op.second, &op.many.second, up) {
+                let x = step.x + 4 * (first * dim) as u64;
+                product.queue(gpu, weights(second), (owned, dim), x, some, dense, up, false)?;
+            }
             let n = some * owned;
-            let h = Arg::At(step.h + 4 * (first * owned) as u64);
-            let args = [Arg::At(up), long("neurons of a step", n)?, step.symmetric, act, threshold, h];
+            let args = [
+                Arg::At(up.unwrap_or(0)),
+                long("neurons of a step", n)?,
+                step.symmetric,
+                act,
+                threshold,
+                Arg::At(dense),
+                Arg::At(step.h + 4 * (first * owned) as u64),
+            ];
             // SAFETY: as above; the scratch has room for CHUNK tokens, and is ours.
             unsafe { gpu.launch(&op.many.join, threads("neurons of a step", n, THREADS)?, &args)? };
         }

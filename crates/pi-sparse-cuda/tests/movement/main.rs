@@ -8,7 +8,10 @@ mod graphs;
 use pi_cuda_emu::{driver_calls, use_driver};
 use pi_engine::{
     Engine, LayerPlan, Plan, SessionOptions, Side, Sparsity, StepToken,
-    pi_core::{Device, KvType, LinearSpec, Matrix, NeuronSet, NormSpec, QuantType, Write},
+    pi_core::{
+        Activation, Device, Down, FfnWeights, Gating, KvType, Limits, LinearSpec, Matrix, NeuronSet, NormSpec,
+        QuantType, Write,
+    },
     pi_sparse_cpu::Kernels,
 };
 use pi_gguf::File;
@@ -249,5 +252,63 @@ fn keys_and_values_may_be_in_the_hosts_memory() {
         let ((here, a), (there, b)) = (logits(KvPlace::Device), logits(KvPlace::Host));
         assert_eq!(here, there, "{kv:?}: the same kernels read the same numbers");
         assert_eq!(a + 2, b, "keys and values are pinned");
+    }
+}
+
+/// A neuron that is not wanted costs no product; one that does not fire costs the first.
+#[test]
+fn what_is_skipped_is_not_computed() {
+    let Some(_guard) = alone() else { return };
+    let cuda = Cuda::open(0).unwrap();
+    let (dim, n) = (64, 320);
+    // gates of even neurons are positive, and those of odd ones negative
+    let ones = |sign: fn(usize) -> f32| (0..n * dim).map(|i| sign(i / dim)).collect::<Vec<_>>();
+    let rows = |name, data: &[f32], ty| Matrix::encode(name, ty, n, dim, data).unwrap();
+    for (gate_type, up_type) in [(QuantType::F16, QuantType::F16), (QuantType::F16, QuantType::Q8_0)] {
+        let weights = FfnWeights {
+            gate: Some(rows("gate", &ones(|i| if i % 2 == 0 { 1.0 } else { -1.0 }), gate_type)),
+            up: rows("up", &ones(|_| 1.0), up_type),
+            down: Down::NeuronMajor(rows("down", &ones(|_| 1.0), up_type)),
+            gate_bias: None,
+            up_bias: None,
+            down_bias: None,
+            gating: Gating::Gated,
+            act: Activation::Relu,
+            skip: true,
+        };
+        let op = cuda.sparse_ffn(&weights, &NeuronSet::all(n)).unwrap();
+        for tokens in [1, 2, 4, 6] {
+            let limits = Limits { tokens, sequences: 1, context: 1 };
+            let mut run = op.clone().open(&limits).unwrap();
+            let mut x = cuda.hidden(tokens, dim).unwrap();
+            x.host_overwrite().fill(1.0);
+            let mut y = cuda.hidden(tokens, dim).unwrap();
+            // every token marks neurons of its own, but for the first of all; two of each ten fire
+            let mark = |t: usize, i: usize| i == 0 || i % 20 == t || i % 20 == t + 7;
+            let mut active = cuda.active(tokens, n).unwrap();
+            let words = active.words();
+            let marks = active.marks(tokens).unwrap();
+            for (t, i) in (0..tokens).flat_map(|t| (0..n).map(move |i| (t, i))).filter(|&(t, i)| mark(t, i)) {
+                marks[t * words + i / 64] |= 1 << (i % 64);
+            }
+            let before = calls(&["warp sums"]);
+            run.submit(&mut x, &mut active).unwrap();
+            run.collect(&mut y, Write::Set).unwrap();
+            y.host().unwrap();
+            // tokens share rows in groups of four, each with a product for every row that one of them wants
+            let want: usize = (0..tokens)
+                .step_by(4)
+                .map(|first| {
+                    let group = first..(first + 4).min(tokens);
+                    let wanted = (0..n).filter(|&i| group.clone().any(|t| mark(t, i)));
+                    group.len() * wanted.map(|i| if i % 2 == 0 { 2 } else { 1 }).sum::<usize>()
+                })
+                .sum();
+            assert!(want < tokens * n, "{want} products");
+            assert_eq!(calls(&["warp sums"]) - before, want as u64, "{tokens} tokens, {up_type}");
+            let active = (0..n).filter(|&i| i % 2 == 0 && mark(0, i)).count();
+            let (got, want) = (y.host().unwrap()[0], (active * dim * dim) as f32);
+            assert!((got / want - 1.0).abs() < 1e-3, "{got} instead of {want}"); // a block's scale is rounded
+        }
     }
 }
