@@ -5,6 +5,7 @@
 #include "ffn.cu"
 #include "predictor.cu"
 #include "tensor.cu"
+#include "tensor_down.cu"
 #include "attention.cu"
 
 #define REGISTER(T)                                                                                                    \
@@ -14,10 +15,10 @@
     CUEMU_KERNEL(pi_ffn_down_##T)                                                                                       \
     CUEMU_KERNEL(pi_tile_linear_##T)                                                                                    \
     CUEMU_KERNEL(pi_tile_down_##T)                                                                                      \
+    CUEMU_KERNEL(pi_tensor_linear_##T)                                                                                  \
+    CUEMU_KERNEL(pi_tensor_down_##T)                                                                                    \
     CUEMU_KERNEL(pi_marks_##T)
 FOR_TYPES(REGISTER)
-#define REGISTER_CODED(T) CUEMU_KERNEL(pi_tensor_linear_##T)
-FOR_CODED(REGISTER_CODED)
 CUEMU_KERNEL(pi_rms_norm)
 CUEMU_KERNEL(pi_layer_norm)
 CUEMU_KERNEL(pi_add)

@@ -148,7 +148,7 @@ fn tiles_of_matrices_of_every_type_meet_many_tokens() {
             let before = numbers(&mut rng, tokens * rows);
             for (bias, add) in [(None, 0), (Some(&bias), 1)] {
                 let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(bias.map(|b| &b[..]))];
-                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Out(0)];
+                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Read(None), Arg::Out(0)];
                 let grid = [rows.div_ceil(64) as u32, tokens.div_ceil(64) as u32, 1];
                 let args = [&weights[..], &sizes].concat();
                 for got in run(&format!("pi_tile_linear_{ty}"), grid, 256, &before, &args) {
@@ -177,14 +177,17 @@ fn tiles_of_down_rows_of_every_type_are_summed() {
         for (owned, tokens) in [(33, 20), (1, 70)] {
             let (bytes, w) = matrix(ty, owned, dim, &mut rng);
             // most neurons do not fire
-            let h: Vec<f32> = numbers(&mut rng, tokens * owned).into_iter().map(|v| v.max(0.5) - 0.5).collect();
+            let mut h: Vec<f32> = numbers(&mut rng, tokens * owned).into_iter().map(|v| v.max(0.5) - 0.5).collect();
+            // sizes that F16 has no numbers for
+            h.iter_mut().enumerate().for_each(|(i, v)| *v *= [1.0, 1e-3, 3e7, 1e-30][i / owned % 4]);
             let (bias, before) = (numbers(&mut rng, dim), numbers(&mut rng, tokens * dim));
             for (bias, add) in [(None, 1), (Some(&bias), 0)] {
                 let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&h)), Arg::Numbers(bias.map(|b| &b[..]))];
                 let sizes = [int(owned), int(dim), int(tokens), Arg::Int(add), Arg::Out(0)];
                 let grid = [dim.div_ceil(64) as u32, tokens.div_ceil(64) as u32, 1];
                 let args = [&weights[..], &sizes].concat();
-                for got in run(&format!("pi_tile_down_{ty}"), grid, 256, &before, &args) {
+                let kernels = ["tile", "tensor"].map(|way| format!("pi_{way}_down_{ty}"));
+                for got in kernels.iter().flat_map(|kernel| run(kernel, grid, 256, &before, &args)) {
                     let product = |t: usize, c: usize| {
                         let products = (0..owned).map(|i| f64::from(w[i * dim + c]) * f64::from(h[t * owned + i]));
                         products
@@ -241,10 +244,10 @@ fn the_emulated_tensor_core_multiplies_matrices() {
 
 /// Sizes of inputs that F16 has no numbers for, and rows of tokens that differ in size.
 #[test]
-fn tensor_cores_multiply_every_coded_type_as_floats_do() {
+fn tensor_cores_multiply_every_type_as_floats_do() {
     let mut rng = Random(8);
     let mut worst = 0.0f64;
-    for ty in QuantType::ALL.into_iter().filter(|ty| !matches!(ty, QuantType::F32 | QuantType::BF16)) {
+    for ty in QuantType::ALL {
         let widths = match ty.info().block_len {
             1 => vec![33, 100],
             n => vec![n, 3 * n],
@@ -257,7 +260,7 @@ fn tensor_cores_multiply_every_coded_type_as_floats_do() {
             let (bias, before) = (numbers(&mut rng, rows), numbers(&mut rng, tokens * rows));
             for (bias, add) in [(None, 0), (Some(&bias), 1)] {
                 let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(bias.map(|b| &b[..]))];
-                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Out(0)];
+                let sizes = [int(rows), int(cols), int(tokens), Arg::Int(add), Arg::Read(None), Arg::Out(0)];
                 let grid = [rows.div_ceil(64) as u32, tokens.div_ceil(64) as u32, 1];
                 let args = [&weights[..], &sizes].concat();
                 for got in run(&format!("pi_tensor_linear_{ty}"), grid, 256, &before, &args) {
@@ -287,14 +290,43 @@ fn tensor_cores_multiply_every_coded_type_as_floats_do() {
 fn what_is_not_finite_is_not_hidden_by_tensor_cores() {
     let mut rng = Random(9);
     let (rows, cols, tokens) = (3, 64, 16);
-    let (bytes, _) = matrix(QuantType::Q8_0, rows, cols, &mut rng);
-    let mut x = numbers(&mut rng, tokens * cols);
-    (x[5 * cols + 7], x[9 * cols + 40]) = (f32::NAN, f32::INFINITY);
-    let args = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(None)];
-    let args = [&args[..], &[int(rows), int(cols), int(tokens), Arg::Int(0), Arg::Out(0)]].concat();
-    for got in run("pi_tensor_linear_Q8_0", [1; 3], 256, &vec![0.0; rows * tokens], &args) {
-        for (t, row) in got.chunks(rows).enumerate() {
-            assert_eq!(row.iter().all(|v| v.is_finite()), t != 5 && t != 9, "token {t}: {row:?}");
+    for ty in [QuantType::Q8_0, QuantType::BF16, QuantType::F32] {
+        let (bytes, _) = matrix(ty, rows, cols, &mut rng);
+        let mut x = numbers(&mut rng, tokens * cols);
+        (x[5 * cols + 7], x[9 * cols + 40]) = (f32::NAN, f32::INFINITY);
+        let args = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(None)];
+        let sizes = [int(rows), int(cols), int(tokens), Arg::Int(0), Arg::Read(None), Arg::Out(0)];
+        let args = [&args[..], &sizes].concat();
+        for got in run(&format!("pi_tensor_linear_{ty}"), [1; 3], 256, &vec![0.0; rows * tokens], &args) {
+            for (t, row) in got.chunks(rows).enumerate() {
+                assert_eq!(row.iter().all(|v| v.is_finite()), t != 5 && t != 9, "{ty}, token {t}: {row:?}");
+            }
         }
+        // rows of neurons, of which one token has what is not finite
+        let (owned, dim) = (rows, cols);
+        let mut h = numbers(&mut rng, tokens * owned);
+        h[5 * owned + 1] = f32::NAN;
+        h[9 * owned] = f32::NEG_INFINITY;
+        let args = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&h)), Arg::Numbers(None)];
+        let args = [&args[..], &[int(owned), int(dim), int(tokens), Arg::Int(0), Arg::Out(0)]].concat();
+        for got in run(&format!("pi_tensor_down_{ty}"), [1; 3], 256, &vec![0.0; dim * tokens], &args) {
+            for (t, row) in got.chunks(dim).enumerate() {
+                assert_eq!(row.iter().all(|v| v.is_finite()), t != 5 && t != 9, "{ty}, token {t}: {row:?}");
+            }
+        }
+    }
+    // a weight, in both
+    let mut w = numbers(&mut rng, rows * cols);
+    w[cols + 9] = f32::INFINITY;
+    let bytes: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let x = numbers(&mut rng, tokens * cols);
+    let weights = [Arg::Read(Some(&bytes)), Arg::Numbers(Some(&x)), Arg::Numbers(None)];
+    let sizes = [int(rows), int(cols), int(tokens), Arg::Int(0), Arg::Read(None), Arg::Out(0)];
+    for got in run("pi_tensor_linear_F32", [1; 3], 256, &vec![0.0; rows * tokens], &[&weights[..], &sizes].concat()) {
+        assert!(got.iter().enumerate().all(|(i, v)| v.is_finite() == (i % rows != 1)), "{got:?}");
+    }
+    let sizes = [int(rows), int(cols), int(tokens), Arg::Int(0), Arg::Out(0)];
+    for got in run("pi_tensor_down_F32", [1; 3], 256, &vec![0.0; cols * tokens], &[&weights[..], &sizes].concat()) {
+        assert!(got.iter().skip(9).step_by(cols).all(|v| !v.is_finite()), "{got:?}");
     }
 }

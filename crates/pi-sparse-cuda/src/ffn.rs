@@ -25,7 +25,7 @@ struct Rows {
 }
 
 enum Sum {
-    /// Rows and `pi_tile_down`, for many tokens.
+    /// Rows and the kernel for many tokens, on tensor cores or not.
     Rows(Rows, CudaFunction),
     /// Output-major: every neuron is read.
     Whole(Linear),
@@ -88,7 +88,8 @@ impl CudaFfn {
         };
         let down = match &w.down {
             Down::NeuronMajor(m) => {
-                Sum::Rows(rows(gpu, "pi_ffn_down", m, None, neurons)?, gpu.kernel(&format!("pi_tile_down_{}", m.ty()))?)
+                let many = if gpu.tensor_cores { "pi_tensor_down" } else { "pi_tile_down" };
+                Sum::Rows(rows(gpu, "pi_ffn_down", m, None, neurons)?, gpu.kernel(&format!("{many}_{}", m.ty()))?)
             }
             Down::OutputMajor(m) if neurons.is_all() => Sum::Whole(Linear::new(gpu, &LinearSpec::new(m.clone()))?),
             Down::OutputMajor(m) => {

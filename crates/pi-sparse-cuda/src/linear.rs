@@ -42,9 +42,7 @@ pub(crate) struct Product {
 impl Product {
     pub(crate) fn new(gpu: &Gpu, ty: QuantType) -> Result<Self> {
         let kernel = |name| gpu.kernel(&format!("{name}_{ty}"));
-        // the other types' weights are not exact in the numbers of tensor cores
-        let coded = !matches!(ty, QuantType::F32 | QuantType::BF16);
-        let many = if gpu.tensor_cores && coded { "pi_tensor_linear" } else { "pi_tile_linear" };
+        let many = if gpu.tensor_cores { "pi_tensor_linear" } else { "pi_tile_linear" };
         Ok(Self { few: kernel("pi_linear")?, many: kernel(many)? })
     }
 

@@ -36,7 +36,7 @@ macro_rules! source {
     };
 }
 
-const FILES: usize = 6;
+const FILES: usize = 7;
 
 static SOURCES: [Source; FILES] = [
     source!("linear"),
@@ -45,17 +45,19 @@ static SOURCES: [Source; FILES] = [
     source!("ffn"),
     source!("predictor"),
     source!("tensor", 75, "_75", 80, "_80"),
+    source!("tensor_down", 75, "_75", 80, "_80"),
 ];
 
 /// The kernels of each file, in a line each.
 const KERNELS: &str = include_str!("../ptx/KERNELS");
 
 /// What the files include, each after what it includes itself.
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 5] = [
     ("pi.cuh", include_str!("../kernels/pi.cuh")),
     ("types.cuh", include_str!("../kernels/types.cuh")),
     ("tile.cuh", include_str!("../kernels/tile.cuh")),
     ("codes.cuh", include_str!("../kernels/codes.cuh")),
+    ("tensor.cuh", include_str!("../kernels/tensor.cuh")),
 ];
 
 /// The PTX of all files.

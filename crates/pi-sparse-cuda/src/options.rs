@@ -40,9 +40,8 @@ pub enum GraphUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TensorCores {
-    /// Tensor cores where the chip has them (compute capability 7.5) and the weights' type is exact in their numbers: all types but F32 and
-    /// BF16. Inputs are split in two numbers of 11 bits each, so results are off by no more than sums of floats are: by 2e-6 of the
-    /// size of what is added up at most.
+    /// Tensor cores where the chip has them (compute capability 7.5). Inputs, and weights that are not exact in their numbers, are split in two
+    /// numbers of 11 bits each, so results are off by no more than sums of floats are: by 2e-6 of the size of what is added up at most.
     #[default]
     Auto,
     /// Floats.

@@ -83,7 +83,8 @@ fn tensor_cores_are_as_exact_as_floats() {
         return;
     }
     let mut rng = Random(12);
-    for ty in [QuantType::F16, QuantType::Q4_0, QuantType::Q8_0, QuantType::Q4_K, QuantType::Q6_K, QuantType::BF16] {
+    use QuantType::{BF16, F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
+    for ty in [F16, Q4_0, Q8_0, Q4_K, Q6_K, BF16, F32] {
         let (rows, cols, tokens) = (70, 1024, 33);
         let info = ty.info();
         let bytes: Vec<u8> = (0..rows).flat_map(|_| random_row(ty, cols / info.block_len, &mut rng)).collect();
@@ -111,8 +112,7 @@ fn tensor_cores_are_as_exact_as_floats() {
         let (with_off, without_off) = (worst(&with), worst(&without));
         println!("{ty}: at most {with_off:e} of the summands' sizes off with tensor cores, {without_off:e} without");
         assert!(with_off <= 1e-6 && without_off <= 1e-6, "{ty}: {with_off:e}, {without_off:e}");
-        // they are other kernels, but for types that are not exact in their numbers
-        assert_eq!(with == without, ty == QuantType::BF16, "{ty}");
+        assert!(with != without, "{ty}: they are other kernels");
     }
 }
 

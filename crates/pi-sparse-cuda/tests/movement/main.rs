@@ -121,7 +121,8 @@ fn files_of_kernels_are_loaded_when_one_of_them_is_needed() {
     assert_eq!((loads() - before, cuda.files_loaded()), (1, 1));
     norm();
     cuda.linear(&LinearSpec::new(Matrix::encode("w", QuantType::F32, 1, 4, &[1.0; 4]).unwrap())).unwrap();
-    assert_eq!((loads() - before, cuda.files_loaded()), (2, 2));
+    // for few tokens, and for many: on tensor cores
+    assert_eq!((loads() - before, cuda.files_loaded()), (3, 3));
 }
 
 #[test]
