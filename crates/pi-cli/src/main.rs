@@ -95,7 +95,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 #[command(name = "pi", version = VERSION.as_str(), after_help = "Environment:\n  \
     PI_MODEL_DIR  folder in which the demo model is looked for first\n  \
     PI_ISA        forces the kernels of one instruction set (--version lists them)\n  \
-    PI_CUDA       what an NVIDIA GPU is not to use, for comparisons: no-graphs, no-tensor-cores\n  \
+    PI_CUDA       for comparisons on an NVIDIA GPU: no-graphs, no-tensor-cores, nvrtc (compiles kernels)\n  \
     PI_CACHE_DIR  folder for what pi doctor measured and for chosen neurons, instead of the user's cache folder")]
 struct Cli {
     #[command(subcommand)]

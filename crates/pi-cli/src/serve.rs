@@ -108,6 +108,7 @@ pub fn serve(flags: &ServeFlags) -> Result {
         None => demo::find()?,
     };
     let options = options(flags, &path)?;
+    flags.placing.kv_place()?;
     let template = flags.chat_template.as_deref().map(chat::source).transpose()?;
     chat::check_tools(flags.chat_template.as_deref(), template.as_deref(), flags.tool_format)?;
     let asked = watch()?;

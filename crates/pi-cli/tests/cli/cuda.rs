@@ -173,6 +173,129 @@ fn other_commands_take_the_gpu_too() {
     }
 }
 
+#[test]
+fn keys_and_values_are_where_they_are_asked_to_be() {
+    let Some(place) = Place::new() else { return };
+    let (want, there) = (place.want(), "keys and values are in this machine's memory");
+    for at in ["device", "host"] {
+        let got = said(&mut place.run(&format!("--device cuda --kv-place {at}")));
+        assert_eq!((got.code, &got.out), (Some(0), &want), "{at}: {}", got.err);
+        assert_eq!(got.err.matches(there).count(), usize::from(at == "host"), "{at}: {}", got.err);
+    }
+    let plan = |line: &str| object(&place.said(&format!("plan MODEL -c 64 --json --device cuda {line}")));
+    let [usual, device, host] = ["", "--kv-place device", "--kv-place host"].map(plan);
+    let bytes = |plan: &serde_json::Value, what: &str| plan["bytes"][what].as_u64().unwrap();
+    let kv = bytes(&device, "kv");
+    assert!(kv > 0 && bytes(&host, "kv") == 0 && bytes(&usual, "kv") == kv, "{usual}");
+    assert_eq!(bytes(&host, "total") + kv, bytes(&device, "total"));
+    assert!(host["notes"].to_string().contains(there) && !device["notes"].to_string().contains(there), "{host}");
+    // a kept plan has the room of the other place
+    let hot = |at: &str, earlier: bool| {
+        let got =
+            said(&mut place.run(&format!("--device cuda --vram-budget {LITTLE} --policy frequency --kv-place {at}")));
+        assert_eq!((got.code, &got.out), (Some(0), &want), "{at}: {}", got.err);
+        assert_eq!(got.err.contains("as chosen earlier"), earlier, "{at}: {}", got.err);
+        got.err.lines().find(|l| l.starts_with("plan: ")).map(str::to_string)
+    };
+    let (few, more) = (hot("device", false), hot("host", false));
+    // a GPU's runtime takes more than that budget
+    assert!(few.is_some() && (place.is_real || few != more), "{few:?}");
+    assert_eq!((hot("device", true), hot("host", true)), (few, more));
+    // what is allocated follows
+    let allocated = |at: &str| {
+        let line = format!("ablation MODEL --vram-budget 1 --device cuda -n 2 -r 1 --json --kv-place {at}");
+        object(&place.said(&line))["rows"][0]["device_bytes"].as_u64().unwrap()
+    };
+    assert!(allocated("host") < allocated("device"));
+    for at in ["device", "host"] {
+        let line = "--context 16 --heads 2 --kv-heads 1 --head-dim 32 --type f16 --seconds 0.01 --warm -o json";
+        let rows = object(&place.said(&format!("bench attention {line} --device cuda --kv-place {at}")));
+        assert_eq!(rows[0]["kv_place"], at, "{rows}");
+        let models = "bench -m MODEL -p 0 -n 1 -r 1 --bandwidth 0 -o json";
+        let rows = object(&place.said(&format!("{models} --device cuda --kv-place {at}")));
+        assert_eq!(rows[0]["kv_place"], at, "{rows}");
+    }
+}
+
+#[test]
+fn a_place_for_keys_and_values_is_refused_where_there_is_no_choice() {
+    let Some(place) = Place::new() else { return };
+    fs::write(place.path("text.txt"), "abcdefgh").unwrap();
+    let text = place.path("text.txt").display().to_string();
+    let perplexity = format!("perplexity -m MODEL -f {text}");
+    for command in [
+        "run -m MODEL -p a -n 1",
+        "run -m MODEL --prompts none.jsonl -o answers.jsonl",
+        "chat -m MODEL",
+        "serve MODEL --port 0",
+        "bench -m MODEL",
+        "bench attention",
+        "plan MODEL --vram-budget 1",
+        "ablation MODEL --vram-budget 1",
+        &perplexity,
+    ] {
+        let devices = ["--device none", "--device simulated"];
+        for (device, why) in devices.into_iter().zip(["there is no accelerator, as --device names none", "own memory"])
+        {
+            let refused = place.said(&format!("{command} {device} --kv-place host"));
+            assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""), "{command} {device}: {}", refused.err);
+            assert!(refused.err.contains("--kv-place: ") && refused.err.contains(why), "{}", refused.err);
+        }
+        let wrong = place.said(&format!("{command} --device cuda --kv-place disk"));
+        assert!(wrong.code == Some(2) && wrong.err.contains("expected device or host"), "{}", wrong.err);
+    }
+    let allowed = said(&mut place.run("--kv-place host --allow-cpu"));
+    assert_eq!((allowed.code, allowed.out), (Some(0), place.want()), "{}", allowed.err);
+    assert!(allowed.err.contains("--kv-place: there is no accelerator"), "{}", allowed.err);
+}
+
+/// A library in a folder of its own, made of C++ by the compiler that built the emulator.
+fn library(folder: &std::path::Path, name: &str, text: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("of.cpp"), text).unwrap();
+    let soname = format!("-Wl,-soname,{}", if name.starts_with("libcuda") { "libcuda.so.1" } else { name });
+    let built =
+        Command::new("g++").args(["-shared", "-fPIC", &soname, "-o", name, "of.cpp"]).current_dir(folder).status();
+    assert!(built.expect("the compiler that built the emulator").success());
+}
+
+/// A compiler of kernels that is asked for and is of no use costs a note, not the run.
+#[test]
+fn without_a_compiler_of_kernels_shipped_ones_are_used_and_that_is_said() {
+    let Some(place) = Place::new() else { return };
+    let Ok(Some(driver)) = driver_folder() else { return eprintln!("SKIPPED: the system's NVRTC is as it is") };
+    let want = place.want();
+    let no_program = "extern \"C\" {
+        int nvrtcCreateProgram(void **p, const char *, const char *, int, const char *const *, const char *const *) { return *p = p, 0; }
+        int nvrtcCompileProgram(void *, int, const char *const *) { return 6; }
+        int nvrtcGetProgramLogSize(void *, unsigned long *n) { return *n = 8, 0; }
+        int nvrtcGetProgramLog(void *, char *s) { return __builtin_memcpy(s, \"no luck\", 8), 0; }
+        int nvrtcGetPTXSize(void *, unsigned long *) { return 6; }
+        int nvrtcGetPTX(void *, char *) { return 6; }
+        int nvrtcDestroyProgram(void **) { return 0; }
+    }";
+    for (name, text, says) in [
+        (
+            "old",
+            "",
+            "the NVRTC library has no nvrtcCreateProgram: it is too old, so shipped ones are used: install NVRTC",
+        ),
+        ("failing", no_program, ".cu: the shipped PTX is used, NVRTC does not compile it: no luck"),
+    ] {
+        library(&place.path(name), "libnvrtc.so", text);
+        let folders = std::env::join_paths([&place.path(name), driver]).unwrap();
+        let run = |with: &str| {
+            let mut command = place.run("--device cuda");
+            let got = said(command.env("LD_LIBRARY_PATH", &folders).env("PI_CUDA", with));
+            assert_eq!((got.code, &got.out), (Some(0), &want), "{name}: {}", got.err);
+            got.err
+        };
+        let err = run("nvrtc,no-graphs");
+        assert!(err.matches("note: cuda:0: ").count() == 1 && err.contains(says), "{name}: {err}");
+        assert!(!run("").contains("note: cuda:0: "));
+    }
+}
+
 /// What can be wrong with a driver, and what is said.
 // P14: one program for machines with a driver, without one, and with a toolkit's stub
 #[test]
