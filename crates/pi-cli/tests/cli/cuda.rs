@@ -307,19 +307,18 @@ fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_
     let want = place.want();
     let nowhere = place.path("nowhere");
     let folder = nowhere.to_str().unwrap();
-    // a library of the driver's name that has none of its functions
-    let stubs = place.path("stubs");
-    fs::create_dir(&stubs).unwrap();
-    fs::write(stubs.join("none.cpp"), "").unwrap();
-    let built = Command::new("g++").args(["-shared", "-o", "libcuda.so.1", "none.cpp"]).current_dir(&stubs).status();
-    assert!(built.expect("the compiler that built the emulator").success());
+    // libraries of the driver's name: one that has none of its functions, and one that has all, as toolkits have it
+    let (none, stubs) = (place.path("none"), place.path("stubs"));
+    library(&none, "libcuda.so.1", "");
+    library(&stubs, "libcuda.so.1", &stub());
     for (device, (name, value), text, advice) in [
         ("cuda:1", ("CUEMU_CC", "90"), "there is no device 1: the NVIDIA driver finds 1", "numbered from 0"),
         ("cuda", ("CUEMU_NO_DEVICE", "1"), "the NVIDIA driver finds no device", "CUDA_VISIBLE_DEVICES"),
         ("cuda", ("CUEMU_DRIVER", "11040"), "of CUDA 11.4: CUDA 12.0 is the oldest", "update the driver"),
         ("cuda", ("CUEMU_CC", "60"), "compute capability 6.0: 6.1 is the oldest", "use another GPU"),
         ("cuda", ("CUEMU_FAIL_AFTER", "1"), "error 719 (launch failed)", "nvidia-smi"),
-        ("cuda", ("LD_LIBRARY_PATH", stubs.to_str().unwrap()), "it is too old, or a toolkit's stub", "folder of stubs"),
+        ("cuda", ("LD_LIBRARY_PATH", none.to_str().unwrap()), "has no cuInit: it is too old, or a", "folder of stubs"),
+        ("cuda", ("LD_LIBRARY_PATH", stubs.to_str().unwrap()), "has no cuInit that works: it is", "folder of stubs"),
         ("cuda:0", ("LD_LIBRARY_PATH", folder), "no NVIDIA driver was found", "install the driver"),
     ] {
         if value == folder && pi_sparse_cuda::count().is_ok() {
@@ -358,6 +357,62 @@ fn a_gpu_that_is_not_there_is_refused_with_what_can_be_done_unless_the_cpu_will_
         let refused = said(&mut place.run(&format!("--device {wrong}")));
         assert!(refused.code == Some(2) && refused.err.contains("expected"), "{wrong}: {}", refused.err);
     }
+}
+
+/// A toolkit's stub: all functions of the driver, which say that they are none.
+fn stub() -> String {
+    let driver = driver_folder().unwrap().unwrap().join("libcuda.so.1");
+    let bytes = fs::read(driver).unwrap();
+    let is_function = |name: &&str| name.starts_with("cu") && name[2..].starts_with(|c: char| c.is_ascii_uppercase());
+    let names = bytes.split(|b| *b == 0).filter_map(|name| std::str::from_utf8(name).ok()).filter(is_function);
+    let names = names.filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'));
+    let all: std::collections::BTreeSet<&str> = names.collect();
+    assert!(all.len() > 40, "{all:?}");
+    all.into_iter().map(|name| format!("extern \"C\" int {name}() {{ return 34; }}\n")).collect()
+}
+
+/// cudarc opens `libcuda.so` first, which toolkits have in a folder of stubs, and drivers need not have.
+#[cfg(unix)]
+#[test]
+fn a_stub_that_hides_the_driver_is_named_with_what_helps() {
+    use std::os::unix::fs::symlink;
+    let Some(place) = Place::new() else { return };
+    let Ok(Some(driver)) = driver_folder() else { return eprintln!("SKIPPED: the system's driver is as it is") };
+    let want = place.want();
+    let folders = ["none", "stubs", "linked", "both", "twin"].map(|name| place.path(name));
+    let [none, stubs, linked, both, twin] = &folders;
+    library(none, "libcuda.so", "");
+    for folder in [stubs, both] {
+        library(folder, "libcuda.so", &stub());
+    }
+    library(twin, "libcuda.so.1", &stub());
+    fs::create_dir(linked).unwrap();
+    symlink(driver.join("libcuda.so.1"), linked.join("libcuda.so")).unwrap();
+    symlink("libcuda.so", both.join("libcuda.so.1")).unwrap();
+    let run = |folders: &[&std::path::Path]| {
+        let path = std::env::join_paths(folders).unwrap();
+        said(place.run("--device cuda").env("LD_LIBRARY_PATH", path))
+    };
+    for (folders, stub) in [([none, driver], none), ([stubs, driver], stubs), ([driver, stubs], stubs)] {
+        let refused = run(&folders);
+        assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{}", refused.err);
+        let [stub, driver] = [stub.join("libcuda.so"), driver.join("libcuda.so.1")].map(|p| p.canonicalize().unwrap());
+        let text = format!("a toolkit's stub, {}, hides the NVIDIA driver, {}", stub.display(), driver.display());
+        assert!(refused.err.contains(&text) && refused.err.contains("out of LD_LIBRARY_PATH"), "{}", refused.err);
+        // and what is said helps
+        for without in [vec![driver.parent().unwrap()], [&[&**linked][..], &folders].concat()] {
+            let got = run(&without);
+            assert_eq!((got.code, &got.out), (Some(0), &want), "{}", got.err);
+        }
+    }
+    // a stub hides no driver by being there twice
+    for folders in [&[&**both][..], &[stubs, twin]] {
+        let none = run(folders);
+        assert!(none.code == Some(1) && none.err.contains("has no cuInit that works"), "{}", none.err);
+    }
+    let version = |path: &std::path::Path| said(place.pi("--version").env("LD_LIBRARY_PATH", path)).out;
+    let hidden = version(std::env::join_paths([stubs, driver]).unwrap().as_ref());
+    assert!(hidden.contains("cuda: a toolkit's stub, "), "{hidden}");
 }
 
 #[test]
