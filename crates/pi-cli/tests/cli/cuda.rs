@@ -1,9 +1,10 @@
 //! `--device cuda` from plan to text, with an emulated driver that this program finds as it would find the system's; with
 //! `PI_CUDA_TEST=real` the system's and a GPU.
 
-use crate::common::*;
+use crate::{common::*, serve::Serving};
 use pi_cuda_emu::driver_folder;
 use pi_testkit::TinyModel;
+use serde_json::json;
 use std::{fs, path::PathBuf, process::Command};
 
 /// A folder with a model, and a cache folder.
@@ -456,6 +457,79 @@ fn a_lost_gpu_is_an_error_or_the_text_of_the_cpu() {
         assert_eq!((both.code, &both.out), (Some(0), &want), "{after}: {}", both.err);
     }
     assert!(errors >= 3, "{errors}");
+}
+
+/// The same while answers are served: `/health` of a server that goes on is good and says so, another ends and says why.
+#[test]
+fn a_server_that_loses_its_gpu_goes_on_with_the_cpu_or_ends() {
+    let Some(place) = Place::new() else { return };
+    if place.is_real {
+        return eprintln!("SKIPPED: a GPU cannot be told to fail");
+    }
+    let body = json!({"prompt": "abcd", "max_tokens": 8, "temperature": 0, "cache_prompt": false});
+    for on_loss in ["cpu", "error"] {
+        let line = "serve MODEL --port 0 -c 64 --device cuda --policy frequency --on-device-loss";
+        let mut command = place.pi(&format!("{line} {on_loss}"));
+        // after loading, and before many answers
+        let mut serving = Serving::of(command.env("CUEMU_FAIL_AFTER", "2000").env("CUEMU_FAIL_CODE", "214"));
+        let ask = || serving.call("POST", "/v1/completions", "", &body);
+        let health = || serving.call("GET", "/health", "", &serde_json::Value::Null);
+        assert_eq!(health(), (200, json!({"status": "ok"})));
+        let (status, first) = ask();
+        assert_eq!(status, 200, "{first}");
+        for n in 0.. {
+            assert!(n < 500, "the GPU did not fail");
+            let (status, answer) = ask();
+            if on_loss == "error" && status != 200 {
+                assert_eq!(status, 503, "{answer}");
+                assert!(answer["error"]["message"].as_str().unwrap().contains("214 (ecc uncorrectable)"), "{answer}");
+                break;
+            }
+            assert_eq!(status, 200, "{answer}");
+            assert_eq!(answer["choices"], first["choices"]);
+            if health() == (200, json!({"status": "ok", "device_lost": true})) {
+                break;
+            }
+        }
+        if on_loss == "cpu" {
+            assert!(serving.hear("the device failed, the CPU goes on alone").contains("214 (ecc uncorrectable)"));
+            assert_eq!(ask().1["choices"], first["choices"]);
+        } else {
+            let end = serving.hear("error: ");
+            assert!(end.contains("the accelerator was lost: ") && end.contains("214 (ecc uncorrectable)"), "{end}");
+            assert_eq!(serving.process.wait().unwrap().code(), Some(1));
+        }
+    }
+}
+
+/// Many prompts: what a lost GPU did not answer is answered by the same command later, and is no error of a line.
+#[test]
+fn prompts_that_a_lost_gpu_did_not_answer_are_answered_later() {
+    let Some(place) = Place::new() else { return };
+    if place.is_real {
+        return eprintln!("SKIPPED: a GPU cannot be told to fail");
+    }
+    let lines = 60;
+    let line = json!({"prompt": "abcd", "max_tokens": 8}).to_string() + "\n";
+    fs::write(place.path("prompts.jsonl"), line.repeat(lines)).unwrap();
+    let run = |after: &str| {
+        let mut command = place.pi("run -m MODEL --temp 0 -c 64 --device cuda --policy frequency");
+        command.arg("--prompts").arg(place.path("prompts.jsonl")).arg("-o").arg(place.path("answers.jsonl"));
+        said(command.env("CUEMU_FAIL_AFTER", after).env("CUEMU_FAIL_CODE", "214"))
+    };
+    let lost = run("1500");
+    assert_eq!(lost.code, Some(1), "{}", lost.err);
+    assert!(lost.err.contains("the accelerator was lost: ") && lost.err.contains("214 (ecc"), "{}", lost.err);
+    let rest = run("0");
+    assert_eq!(rest.code, Some(0), "{}", rest.err);
+    assert!(rest.err.contains("lines are there already"), "some were answered before: {}", rest.err);
+    let answers = fs::read_to_string(place.path("answers.jsonl")).unwrap();
+    let texts: Vec<serde_json::Value> = answers.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let text = |answer: &serde_json::Value| answer["text"].clone();
+    assert!(
+        texts.len() == lines && texts.iter().all(|t| text(t) == text(&texts[0]) && text(t).is_string()),
+        "{answers}"
+    );
 }
 
 /// Whatever a GPU's threads do first.

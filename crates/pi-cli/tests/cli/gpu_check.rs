@@ -6,7 +6,7 @@ use pi_cuda_emu::{driver_folder, use_driver};
 use pi_engine::pi_sparse_cpu::{CpuDevice, Kernels, Pool};
 use pi_testkit::cases::{Case, Ffn};
 use serde_json::{Value, json};
-use std::{fs, path::Path, process::Command, sync::Arc};
+use std::{fs, path::Path, process::Command, slice::from_ref, sync::Arc};
 
 /// What is carried, made of what cargo has built for this test.
 #[cfg(unix)]
@@ -69,8 +69,8 @@ fn tests_that_were_skipped_or_cut_have_shown_nothing() {
     let (good, bad) = (row(None, Some(true), 3, &["a"]), row(None, Some(false), 3, &[]));
     let (nothing, cut) = (row(None, None, 0, &["a", "b"]), json!({ "test": "x", "check": null, "passed": null }));
     let said = |holds: Option<bool>, shown: &str| vec![(holds, shown.to_string())];
-    assert_eq!(holds(&[good.clone()]), said(Some(true), "1 of 1 binaries, 3 tests; skipped: 1"));
-    assert_eq!(holds(&[nothing.clone()]), said(None, "0 of 1 binaries, 0 tests; skipped: 2"));
+    assert_eq!(holds(from_ref(&good)), said(Some(true), "1 of 1 binaries, 3 tests; skipped: 1"));
+    assert_eq!(holds(from_ref(&nothing)), said(None, "0 of 1 binaries, 0 tests; skipped: 2"));
     assert_eq!(holds(&[good.clone(), nothing.clone()]), said(Some(true), "1 of 2 binaries, 3 tests; skipped: 3"));
     assert_eq!(holds(&[good.clone(), cut]), said(None, "1 of 2 binaries, 3 tests; skipped: 1"));
     assert_eq!(holds(&[good.clone(), nothing, bad]), said(Some(false), "1 of 3 binaries, 6 tests; skipped: 3"));
