@@ -14,17 +14,36 @@ def dense(f, width):
     return times[0] if times else None
 
 
+def pass_of(tests):
+    """Whether tests passed, in binaries of which each has or has not; `None` if that is not known: some were cut, or all were skipped."""
+    passed = [t["passed"] for t in tests]
+    if False in passed or not tests:
+        return False
+    return None if True not in passed or any("ran" not in t for t in tests) else True
+
+
+def tests_of(tests):
+    ran, skipped = sum(t.get("ran", 0) for t in tests), sum(len(t.get("skipped", [])) for t in tests)
+    binaries = [t["passed"] for t in tests].count(True)
+    return f"{binaries} of {len(tests)} binaries, {ran} tests" + (f"; skipped: {skipped}" if skipped else "")
+
+
+def skipped(f):
+    """Tests that were not run, each once."""
+    return list(dict.fromkeys(f"{t['test']} {name}" for t in f.get("tests", []) for name in t.get("skipped", [])))
+
+
 def verdicts(f):
     lines = []
 
     def verdict(what, holds, shown):
         lines.append({"what": what, "holds": holds, "shown": shown})
 
-    tests = f.get("tests", [])
-    passed = [t["passed"] for t in tests]
-    # what was cut has shown nothing
-    holds = False if False in passed or not tests else None if None in passed else True
-    verdict("the end-to-end tests pass on the driver", holds, f"{passed.count(True)} of {len(tests)} binaries")
+    rows = f.get("tests", [])
+    plain, checked = ([t for t in rows if bool(t["check"]) is is_checked] for is_checked in (False, True))
+    for what, tests in [("the end-to-end tests pass on the driver", plain), ("tests pass with compute-sanitizer", checked)]:
+        if checked or tests is plain:
+            verdict(what, pass_of(tests), tests_of(tests))
     for row in f.get("operators", []):
         if row["active"] == 0.1:
             shown = f"{row['of_dense']:.3f} of our dense"
@@ -66,8 +85,13 @@ def text(f):
     word = {True: "holds", False: "does not hold", None: "unknown"}
     t += [f"| {v['what']} | {word[v['holds']]} | {v['shown']} |" for v in f["verdicts"]]
     t += [f"\nCut, because its time was spent: {name}." for name in f["cut"]] + [f"\nFailed: {why}." for why in f["failed"]]
-    t.append("\n| tests | check | passed |\n|---|---|---:|")
-    t += [f"| {r['test']} | {r['check'] or '-'} | {r.get('ran', 'cut') if r['passed'] in (True, None) else 'failed'} |" for r in f.get("tests", [])]
+    t.append("\n| tests | check | passed | skipped |\n|---|---|---:|---:|")
+    for r in f.get("tests", []):
+        shown = "failed" if r["passed"] is False else r.get("ran", "cut")
+        t.append(f"| {r['test']} | {r['check'] or '-'} | {shown} | {len(r.get('skipped', []))} |")
+    names = skipped(f)
+    if names:
+        t.append(f"\nskipped: {len(names)}, {', '.join(names)}")
     t.append(f"\ncompute-sanitizer: {f.get('sanitizer', 'not reached')}")
     t.append("\n| FFN | type | active | median µs | range | GB/s | of copies | of our dense | of PyTorch's F16 dense |\n|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for r in f.get("operators", []):

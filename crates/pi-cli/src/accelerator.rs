@@ -6,11 +6,12 @@ use crate::{
     kernels,
     output::{say, size},
 };
+use clap::Args;
 use pi_engine::{
     pi_core::{Device, DeviceInfo, Error, Serial},
     pi_sparse_cpu::{CpuDevice, Kernels},
 };
-use pi_sparse_cuda::{Cuda, CudaOptions, GraphUse, TensorCores, Unavailable};
+use pi_sparse_cuda::{Cuda, CudaOptions, GraphUse, KernelSource, KvPlace, TensorCores, Unavailable};
 use pi_testkit::sim::{SimDevice, SimOptions};
 use std::{
     env, fmt,
@@ -61,6 +62,55 @@ impl fmt::Display for Accelerator {
     }
 }
 
+/// Where keys and values of sequences are.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Accelerator")]
+pub struct KvFlags {
+    /// Where a GPU has keys and values: device, or host: in this machine's memory, which kernels read over the bus, so that the budget has
+    /// room for more neurons, and attention is as slow as the bus [default: device]
+    #[arg(long, value_name = "device|host", value_parser = kv_place)]
+    pub kv_place: Option<KvPlace>,
+}
+
+impl KvFlags {
+    /// The place, for this accelerator.
+    ///
+    /// # Errors
+    /// If one is named where there is no choice.
+    pub fn of(self, device: Accelerator) -> Result<KvPlace> {
+        let why = match (self.kv_place, device) {
+            (Some(_), Accelerator::None) => {
+                "there is no accelerator, as --device names none (a GPU is needed: --device cuda)"
+            }
+            (Some(KvPlace::Host), Accelerator::Simulated) => {
+                "a simulated device has keys and values in its own memory (a GPU is needed: --device cuda)"
+            }
+            (place, _) => return Ok(place.unwrap_or_default()),
+        };
+        Err(Failure::Usage(format!("--kv-place: {why}")))
+    }
+}
+
+fn kv_place(text: &str) -> Result<KvPlace, String> {
+    match text {
+        "device" => Ok(KvPlace::Device),
+        "host" => Ok(KvPlace::Host),
+        _ => Err("expected device or host".into()),
+    }
+}
+
+/// A place as the option has it.
+pub fn name_of(kv: KvPlace) -> &'static str {
+    if kv == KvPlace::Host { "host" } else { "device" }
+}
+
+/// Said of plans where keys and values are not on the device.
+pub fn note_of(kv: KvPlace) -> Option<String> {
+    let there =
+        "keys and values are in this machine's memory: what reading them over the bus takes is not in the times";
+    (kv == KvPlace::Host).then(|| there.into())
+}
+
 /// A device that is there.
 pub struct Opened {
     pub device: Arc<dyn Device>,
@@ -85,12 +135,13 @@ impl Opened {
         Ok(Self { device: Arc::new(device), cuda: None, budget })
     }
 
-    /// A GPU of which `budget` bytes may be used: all that is free but for a reserve if nothing is said, and no more than is free.
+    /// A GPU of which `budget` bytes may be used: all that is free but for a reserve if nothing is said, and no more than is free. Keys and
+    /// values are in `kv`.
     ///
     /// # Errors
     /// Why it cannot be used, and what can be done about it.
-    pub fn cuda(ordinal: usize, budget: Option<u64>) -> Result<Self, Refusal> {
-        let cuda = open(ordinal)?;
+    pub fn cuda(ordinal: usize, budget: Option<u64>, kv: KvPlace) -> Result<Self, Refusal> {
+        let cuda = open(ordinal, kv)?;
         let failed = |e: Error| Refusal { text: e.to_string(), failed: true };
         let (reach, (_, total)) = (cuda.reach().map_err(failed)?, cuda.memory().map_err(failed)?);
         let most = usable(reach, total);
@@ -128,23 +179,41 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// GPUs that were opened, with their numbers.
-static OPEN: Mutex<Vec<(usize, Cuda)>> = Mutex::new(Vec::new());
+/// A GPU that was opened.
+struct Gpu {
+    ordinal: usize,
+    kv: KvPlace,
+    cuda: Cuda,
+    /// What was asked for and is not there.
+    note: Option<String>,
+}
 
-/// A GPU, which is opened once.
-fn open(ordinal: usize) -> Result<Cuda, Refusal> {
+/// GPUs that were opened.
+static OPEN: Mutex<Vec<Gpu>> = Mutex::new(Vec::new());
+
+/// A GPU, which is opened once for each place of keys and values.
+fn open(ordinal: usize, kv: KvPlace) -> Result<Cuda, Refusal> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, cuda)) = open.iter().find(|(n, _)| *n == ordinal) {
-        return Ok(cuda.clone());
+    if let Some(gpu) = open.iter().find(|gpu| gpu.ordinal == ordinal && gpu.kv == kv) {
+        return Ok(gpu.cuda.clone());
     }
-    let options = from_environment().map_err(|text| Refusal { text, failed: false })?;
-    let cuda = Cuda::open_with(ordinal, &options)
+    let options = from_environment().map_err(|text| Refusal { text, failed: false })?.kv(kv);
+    let mut note = None;
+    let opened = Cuda::open_with(ordinal, &options).or_else(|e| match e {
+        // without a compiler there are kernels still
+        Unavailable::NoCompiler | Unavailable::Compiler { .. } => {
+            note = Some(format!("{e}, so shipped ones are used: {}", e.advice()));
+            Cuda::open_with(ordinal, &options.clone().kernels(KernelSource::Shipped))
+        }
+        e => Err(e),
+    });
+    let cuda = opened
         .map_err(|e| Refusal { failed: matches!(e, Unavailable::Failed(_)), text: format!("{e}: {}", e.advice()) })?;
-    open.push((ordinal, cuda.clone()));
+    open.push(Gpu { ordinal, kv, cuda: cuda.clone(), note });
     Ok(cuda)
 }
 
-/// What a GPU is not to use, and how it is to decide, for comparisons.
+/// What a GPU is to use and what not, and how it is to decide, for comparisons.
 const VARIABLE: &str = "PI_CUDA";
 
 /// What the environment says of GPUs.
@@ -165,11 +234,12 @@ fn options(text: &str) -> Result<CudaOptions, String> {
         options = match word {
             "no-graphs" => options.graphs(GraphUse::Off),
             "no-tensor-cores" => options.tensor_cores(TensorCores::Off),
+            "nvrtc" => options.kernels(KernelSource::Nvrtc),
             word => match word.strip_prefix("crossover=").map(str::parse) {
                 Some(Ok(reads)) if reads >= 0.0 => options.crossover(reads),
                 _ => {
                     let words =
-                        "no-graphs, no-tensor-cores, crossover=READS (0 or more, or inf), or several with commas";
+                        "no-graphs, no-tensor-cores, nvrtc, crossover=READS (0 or more, or inf), or several with commas";
                     return Err(format!("{VARIABLE}={text}: {word} is none of {words}"));
                 }
             },
@@ -181,15 +251,17 @@ fn options(text: &str) -> Result<CudaOptions, String> {
 /// Kernels that GPUs were given so far, and calls of the driver that launched them.
 pub fn launches() -> (u64, u64) {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let each = open.iter().map(|(_, cuda)| cuda.launches());
+    let each = open.iter().map(|gpu| gpu.cuda.launches());
     each.fold((0, 0), |(kernels, calls), l| (kernels + l.kernels, calls + l.calls))
 }
 
 /// Says what GPUs were not used as they could be, once all is done.
 pub fn last_words() {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    for (ordinal, note) in open.iter().filter_map(|(n, cuda)| Some((n, cuda.note()?))) {
-        say(&format!("note: cuda:{ordinal}: {note}"));
+    for gpu in open.iter() {
+        for note in gpu.note.iter().cloned().chain(gpu.cuda.note()) {
+            say(&format!("note: cuda:{}: {note}", gpu.ordinal));
+        }
     }
 }
 
@@ -203,12 +275,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_gpu_is_not_to_use_is_named() {
+    fn what_a_gpu_is_to_use_and_what_not_is_named() {
         let usual = CudaOptions::default();
         assert_eq!(options(""), Ok(usual.clone()));
         assert_eq!(options("no-graphs"), Ok(usual.clone().graphs(GraphUse::Off)));
         let neither = usual.graphs(GraphUse::Off).tensor_cores(TensorCores::Off);
-        assert_eq!(options("no-tensor-cores, no-graphs"), Ok(neither));
+        assert_eq!(options("no-tensor-cores, no-graphs"), Ok(neither.clone()));
+        assert_eq!(options("no-graphs,nvrtc,no-tensor-cores"), Ok(neither.kernels(KernelSource::Nvrtc)));
         let far = CudaOptions::default().crossover(f32::INFINITY).graphs(GraphUse::Off);
         assert_eq!(
             (options("crossover=inf,no-graphs"), options("crossover=2.5").map(|o| o.crossover)),

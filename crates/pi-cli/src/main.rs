@@ -95,7 +95,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 #[command(name = "pi", version = VERSION.as_str(), after_help = "Environment:\n  \
     PI_MODEL_DIR  folder in which the demo model is looked for first\n  \
     PI_ISA        forces the kernels of one instruction set (--version lists them)\n  \
-    PI_CUDA       how an NVIDIA GPU works, for comparisons: no-graphs, no-tensor-cores,\n                \
+    PI_CUDA       for comparisons on an NVIDIA GPU: no-graphs, no-tensor-cores, nvrtc (compiles kernels),\n                \
     crossover=READS (from where on steps of 16 tokens and more are dense)\n  \
     PI_CACHE_DIR  folder for what pi doctor measured and for chosen neurons, instead of the user's cache folder")]
 struct Cli {

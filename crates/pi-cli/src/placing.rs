@@ -1,7 +1,7 @@
 //! What of a model goes to an accelerator: the options of all commands that run one, and from them to a plan.
 
 use crate::{
-    accelerator::{Accelerator, Opened, kept_as},
+    accelerator::{Accelerator, KvFlags, Opened, kept_as, note_of},
     failure::{Failure, Result},
     kernels, machine,
     output::{say, size},
@@ -19,6 +19,7 @@ use pi_engine::{
     planner::{self, Planned, Policy, Request, Split, hot_of_index},
     profile::{load, model_fingerprint},
 };
+use pi_sparse_cuda::KvPlace;
 use std::{
     path::{Path, PathBuf},
     sync::Once,
@@ -39,6 +40,8 @@ pub struct PlacingFlags {
     /// Go on with the CPU alone where there is no accelerator, instead of refusing
     #[arg(long)]
     pub allow_cpu: bool,
+    #[command(flatten)]
+    pub kv: KvFlags,
     #[command(flatten)]
     pub neurons: NeuronFlags,
     /// When the accelerator fails, at its start or in the middle of its work: error, or cpu: the CPU goes on from where it was, with
@@ -127,6 +130,7 @@ impl PlacingFlags {
         let n = &self.neurons;
         let all = [
             ("--vram-budget", self.vram_budget.is_some()),
+            ("--kv-place", self.kv.kv_place.is_some()),
             ("--on-device-loss", self.on_device_loss.is_some()),
             ("--profile", n.profile.is_some()),
             ("--policy", n.policy.is_some()),
@@ -139,13 +143,26 @@ impl PlacingFlags {
         all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
     }
 
+    /// Where keys and values are to be.
+    ///
+    /// # Errors
+    /// If a place is named that the accelerator cannot have, unless the CPU will do.
+    pub fn kv_place(&self) -> Result<KvPlace> {
+        match self.device {
+            Accelerator::None if self.allow_cpu => Ok(KvPlace::default()), // and it is said that there is no accelerator
+            device => self.kv.of(device),
+        }
+    }
+
     /// `builder` with the accelerator that these options ask for, if they do.
     ///
     /// # Errors
     /// If there is none and that is not allowed, or a plan cannot be made.
     pub fn apply(&self, file: &File, setup: &Setup<'_>, builder: EngineBuilder) -> Result<EngineBuilder> {
-        let Some(Opened { device, budget, .. }) = self.open()? else { return Ok(builder) };
-        let planned = self.plan(file, setup, &*device, budget)?;
+        let kv = self.kv_place()?;
+        let Some(Opened { device, budget, .. }) = self.open(kv)? else { return Ok(builder) };
+        let mut planned = self.plan(file, setup, &*device, budget, kv)?;
+        planned.notes.extend(note_of(kv));
         planned.notes.iter().for_each(|note| say(&format!("note: {note}")));
         say(&format!("plan: {}", summary(&planned)));
         let streaming = planned.affordable_streaming();
@@ -160,7 +177,7 @@ impl PlacingFlags {
     }
 
     /// The accelerator; `None` for the CPU alone.
-    fn open(&self) -> Result<Option<Opened>> {
+    fn open(&self, kv: KvPlace) -> Result<Option<Opened>> {
         match self.device {
             Accelerator::None => self.without(None),
             Accelerator::Simulated => {
@@ -169,7 +186,7 @@ impl PlacingFlags {
                 );
                 Ok(Some(Opened::simulated(self.vram_budget)?))
             }
-            Accelerator::Cuda(ordinal) => match Opened::cuda(ordinal, self.vram_budget) {
+            Accelerator::Cuda(ordinal) => match Opened::cuda(ordinal, self.vram_budget, kv) {
                 Ok(opened) => Ok(Some(opened)),
                 Err(why) if self.allow_cpu => {
                     say_once(&format!("--device {}: {why}; all of the model is on the CPU (--allow-cpu)", self.device));
@@ -185,7 +202,7 @@ impl PlacingFlags {
                     self.device
                 ))),
             },
-            Accelerator::Auto => match Opened::cuda(0, self.vram_budget) {
+            Accelerator::Auto => match Opened::cuda(0, self.vram_budget, kv) {
                 Ok(opened) => Ok(Some(opened)),
                 Err(why) => self.without(Some(&why.to_string())),
             },
@@ -215,7 +232,7 @@ impl PlacingFlags {
     }
 
     /// The plan that is kept from an earlier run, or a new one, which is then kept.
-    fn plan(&self, file: &File, setup: &Setup<'_>, device: &dyn Device, budget: u64) -> Result<Planned> {
+    fn plan(&self, file: &File, setup: &Setup<'_>, device: &dyn Device, budget: u64, kv: KvPlace) -> Result<Planned> {
         let asked = Asked::new(&self.neurons, file, setup)?;
         let request = asked.request(setup, device, budget, &self.neurons);
         let failure = |e: Error| Failure::engine(&e, file.path());
@@ -223,7 +240,7 @@ impl PlacingFlags {
         if n.disable_gpu_index || n.gpu_index.is_some() || n.split().is_some() {
             return n.plan(file, &request).map_err(failure);
         }
-        let key = Key::new(&request, asked.fingerprint, asked.profile_sum);
+        let key = Key::new(&request, kv, asked.fingerprint, asked.profile_sum);
         if !self.reset_gpu_index
             && let Some(planned) = plan_cache::find(&key, file, &request)
         {

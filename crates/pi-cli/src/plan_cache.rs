@@ -10,6 +10,7 @@ use pi_engine::{
     planner::{self, Planned, Request, hot_of_index, index_of_plan},
     profile::model_fingerprint,
 };
+use pi_sparse_cuda::KvPlace;
 use std::{fs, path::PathBuf, time::SystemTime};
 
 /// Plans that are kept; older ones make room.
@@ -20,11 +21,11 @@ const MOST: usize = 32;
 pub struct Key(u64);
 
 impl Key {
-    pub fn new(request: &Request<'_>, model: u64, profile: u64) -> Self {
+    pub fn new(request: &Request<'_>, place: KvPlace, model: u64, profile: u64) -> Self {
         let info = request.device.info();
         let r = request;
         let text = format!(
-            "{} {model:016x} {profile:016x} {} {} {} {} {:?} {:?} {:?} {} {:?} {:?} {} {}",
+            "{} {model:016x} {profile:016x} {} {} {} {} {place:?} {:?} {:?} {:?} {} {:?} {:?} {} {}",
             env!("CARGO_PKG_VERSION"),
             r.budget,
             r.runtime.unwrap_or_else(|| r.device.footprint().runtime()),

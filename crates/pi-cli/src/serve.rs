@@ -12,7 +12,7 @@ use crate::{
 };
 use clap::{Args, ValueHint, value_parser};
 use pi_engine::{SessionOptions, pi_gguf};
-use pi_server::{Loaded, Server, ServerOptions, ToolFormat, chat::ChatTemplate};
+use pi_server::{Loaded, Phase, Server, ServerOptions, ToolFormat, chat::ChatTemplate};
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -108,6 +108,7 @@ pub fn serve(flags: &ServeFlags) -> Result {
         None => demo::find()?,
     };
     let options = options(flags, &path)?;
+    flags.placing.kv_place()?;
     let template = flags.chat_template.as_deref().map(chat::source).transpose()?;
     chat::check_tools(flags.chat_template.as_deref(), template.as_deref(), flags.tool_format)?;
     let asked = watch()?;
@@ -128,20 +129,29 @@ pub fn serve(flags: &ServeFlags) -> Result {
         if exposed {
             say("warning: anybody who can reach this address may use the model: give an --api-key or --api-key-file");
         }
-        let ready = async {
+        let watched = async {
             if server.loaded().await.is_ok() {
                 let context = server.context().unwrap_or(0);
                 say(&format!("ready: {} slots with a context of {context} tokens each", flags.parallel));
             }
-            server.failed().await
+            say(&format!("the device failed, the CPU goes on alone: {}", server.device_lost().await));
+            std::future::pending().await
         };
+        let ending = server.clone();
         let stop = async move {
-            asked.notified().await;
-            say("finishing what is in progress (once more ends at once)");
+            tokio::select! {
+                () = asked.notified() => say("finishing what is in progress (once more ends at once)"),
+                // who asked has to be told
+                _ = ending.failed() => {}
+            }
         };
-        tokio::select! {
+        let ended = tokio::select! {
             ended = server.serve(listener, stop, drain) => ended.map_err(failed),
-            why = ready => Err(Failure::Work(why)),
+            never = watched => never,
+        }?;
+        match server.phase() {
+            Phase::Failed(why) => Err(Failure::Work(why)),
+            _ => Ok(ended),
         }
     });
     // what is still being prepared or loaded is not waited for

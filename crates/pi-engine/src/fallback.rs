@@ -70,6 +70,15 @@ pub(crate) fn is_lost(device: &dyn Device) -> bool {
     device.hidden(1, 1).is_err_and(|e| !e.to_string().contains("no memory for"))
 }
 
+impl Engine {
+    /// Whether the accelerator is lost: it is asked for next to nothing, and refuses. What needs it will not be computed any more. False
+    /// without one, and of the engine of the CPU that [goes on](OnDeviceLoss::Cpu) in its place.
+    pub fn has_lost_device(&self) -> bool {
+        let inner = &self.inner;
+        !Arc::ptr_eq(&inner.device, &inner.cpu) && is_lost(&*inner.device)
+    }
+}
+
 impl Inner {
     /// The engine that is to open a session after `error`, if that says that the accelerator was lost, and what it said.
     ///

@@ -128,6 +128,11 @@ impl ApiError {
         Self { retry_after: Some(seconds), ..error }
     }
 
+    /// 503: nothing will ever be answered here.
+    pub fn ended(why: &str) -> Self {
+        Self::unavailable(format!("the engine is not running: {why}"), 60)
+    }
+
     /// 504 or, in a stream, an event: the request took longer than it may. Not 503, which balancers take as a reason to ask another.
     pub fn deadline() -> Self {
         let error =

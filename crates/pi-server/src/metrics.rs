@@ -148,8 +148,9 @@ impl Metrics {
         session.reset_stats();
     }
 
-    /// All of it in Prometheus' text format. `ready`: whether requests are answered; `compiled`: forms that were compiled.
-    pub(crate) fn text(&self, ready: bool, compiled: u64) -> String {
+    /// All of it in Prometheus' text format. `ready`: whether requests are answered; `lost`: whether without the
+    /// accelerator; `compiled`: forms that were compiled.
+    pub(crate) fn text(&self, ready: bool, lost: bool, compiled: u64) -> String {
         let mut out = String::with_capacity(4096);
         let mut one = |name: &str, kind: &str, help: &str, value: f64| {
             let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
@@ -157,6 +158,7 @@ impl Metrics {
         let seconds = |nanos: &AtomicU64| nanos.load(Relaxed) as f64 / 1e9;
         let count = |n: &AtomicU64| n.load(Relaxed) as f64;
         one("pi_ready", "gauge", "1 if requests are answered", f64::from(u8::from(ready)));
+        one("pi_device_lost", "gauge", "1 if an accelerator failed and the CPU goes on", f64::from(u8::from(lost)));
         one("pi_slots", "gauge", "Requests that can be computed at the same time", self.slots as f64);
         one("pi_requests_running", "gauge", "Requests that have a slot", self.running.load(Relaxed) as f64);
         one("pi_requests_waiting", "gauge", "Requests that wait for a slot", self.waiting.load(Relaxed) as f64);

@@ -2,7 +2,11 @@
 
 use crate::{
     api,
-    batch::{job::Job, queue::Door, worker},
+    batch::{
+        job::{Event, Job},
+        queue::Door,
+        worker,
+    },
     body, connections,
     error::ApiError,
     options::ServerOptions,
@@ -85,7 +89,12 @@ impl Server {
             let worked = catch_unwind(AssertUnwindSafe(|| work(&options, &state, load, &todo)));
             match worked {
                 Ok(Ok(())) => {}
-                Ok(Err(why)) => state.fail(why),
+                Ok(Err(why)) => {
+                    let error = ApiError::ended(&why);
+                    state.fail(why);
+                    // who asked before that was known
+                    todo.try_iter().for_each(|job| job.end(Event::Failed(error.clone())));
+                }
                 Err(_) => state.fail("the engine's thread panicked"),
             }
         };
@@ -134,7 +143,7 @@ impl Server {
         }
     }
 
-    /// Waits until the engine cannot be used any more, which should never be, and says why.
+    /// Waits until the engine cannot be used any more, as when its accelerator is lost and the CPU is not to go on, and says why.
     pub async fn failed(&self) -> String {
         let mut phase = self.app.state.phase.subscribe();
         let phase = phase.wait_for(|phase| matches!(phase, Phase::Failed(_))).await.map(|phase| phase.clone());
@@ -142,6 +151,13 @@ impl Server {
             Ok(Phase::Failed(why)) => why,
             _ => "the server was dropped".into(),
         }
+    }
+
+    /// Waits until the accelerator has failed and the CPU goes on without it, and says what the accelerator said.
+    pub async fn device_lost(&self) -> String {
+        let mut lost = self.app.state.lost.subscribe();
+        let lost = lost.wait_for(Option::is_some).await.ok().and_then(|lost| lost.clone());
+        lost.unwrap_or_default()
     }
 
     /// Positions of each slot's context, once the model is loaded.
@@ -219,6 +235,5 @@ fn work(
         return Err(e.to_string());
     }
     state.ready(Model::new(loaded, session.context()));
-    worker::run(session, slots, todo, &state.metrics);
-    Ok(())
+    worker::run(session, slots, todo, state)
 }

@@ -81,11 +81,14 @@ pub(crate) struct State {
     pub phase: watch::Sender<Phase>,
     pub model: OnceLock<Arc<Model>>,
     pub metrics: Metrics,
+    /// What the accelerator said when it failed, if the CPU goes on without it.
+    pub lost: watch::Sender<Option<String>>,
 }
 
 impl State {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { phase: watch::Sender::new(Phase::Loading), model: OnceLock::new(), metrics: Metrics::new(slots) }
+        let (phase, lost) = (watch::Sender::new(Phase::Loading), watch::Sender::new(None));
+        Self { phase, model: OnceLock::new(), metrics: Metrics::new(slots), lost }
     }
 
     /// The model may be asked from now on, unless the server is to end already.
@@ -98,6 +101,15 @@ impl State {
             }
             loading
         });
+    }
+
+    /// The session goes on without its accelerator, if `loss` says so; that is told once.
+    pub(crate) fn lose(&self, loss: Option<&str>) {
+        if let Some(loss) = loss
+            && self.lost.borrow().is_none()
+        {
+            self.lost.send_replace(Some(loss.into()));
+        }
     }
 
     pub(crate) fn fail(&self, why: impl Into<String>) {

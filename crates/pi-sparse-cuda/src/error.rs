@@ -1,6 +1,7 @@
 //! Why there is no CUDA device, and what one reported.
 
 use cudarc::driver::DriverError;
+use std::path::PathBuf;
 
 /// Why there is no CUDA device to be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +15,14 @@ pub enum Unavailable {
     Driver {
         /// The first function that is missing.
         missing: &'static str,
+    },
+    /// A toolkit's stub is found before the driver: it has the name that is looked for first.
+    #[error("a toolkit's stub, {}, hides the NVIDIA driver, {}", stub.display(), driver.display())]
+    Hidden {
+        /// The stub.
+        stub: PathBuf,
+        /// The driver, which would be found without it.
+        driver: PathBuf,
     },
     /// The driver has all functions, but does not know the version of PTX that the kernels are in.
     #[error("the NVIDIA driver is of CUDA {found}: CUDA {needed} is the oldest that knows these kernels")]
@@ -63,6 +72,9 @@ impl Unavailable {
             Self::NoDriver => "install the driver of the GPU, or tell the system's loader where it is",
             Self::Driver { .. } => {
                 "update the driver, and look whether a toolkit's folder of stubs is where the system looks for libraries"
+            }
+            Self::Hidden { .. } => {
+                "take the stub's folder out of LD_LIBRARY_PATH (or of the system's list of folders), or put one before it in which libcuda.so is a link to the driver"
             }
             Self::Old { .. } => "update the driver",
             Self::OldChip { .. } => "use another GPU, or the CPU alone",

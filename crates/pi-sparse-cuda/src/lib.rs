@@ -24,6 +24,7 @@ mod probe;
 mod queue;
 mod shared;
 mod speed;
+mod stub;
 mod upload;
 
 pub use error::{Capability, Code, Unavailable, Version};

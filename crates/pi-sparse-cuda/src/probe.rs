@@ -6,6 +6,7 @@ use crate::{
     Unavailable,
     error::{Capability, Version},
     modules::OLDEST as OLDEST_KERNELS,
+    stub::{self, lacking},
 };
 use cudarc::{
     driver::{CudaContext, DriverError, result, sys},
@@ -18,7 +19,7 @@ use std::sync::Arc;
 const OLDEST: Version = Version(12_000);
 
 /// Every function of the driver that this crate reaches.
-const NEEDED: [&str; 43] = [
+pub(crate) const NEEDED: [&str; 43] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuDeviceGet",
@@ -83,6 +84,7 @@ pub fn count() -> Result<usize, Unavailable> {
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }
+    stub::check()?;
     if let Some(missing) = missing(&NEEDED) {
         return Err(Unavailable::Driver { missing });
     }
@@ -105,12 +107,8 @@ pub fn count() -> Result<usize, Unavailable> {
 
 /// The first function that the driver lacks; it is there.
 fn missing(names: &[&'static str]) -> Option<&'static str> {
-    // SAFETY: the library is there. Symbols are only looked for, not called.
-    let library = unsafe { sys::culib() };
-    names.iter().copied().find(|name| {
-        // SAFETY: as above.
-        unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
-    })
+    // SAFETY: the library is there.
+    lacking(unsafe { sys::culib() }, names)
 }
 
 /// Whether the driver, which is there, launches many kernels at a time; or why not.
@@ -186,13 +184,8 @@ pub(crate) fn compiler() -> Result<(), Unavailable> {
     if !unsafe { nvrtc::sys::is_culib_present() } {
         return Err(Unavailable::NoCompiler);
     }
-    // SAFETY: as above. Symbols are only looked for, not called.
-    let library = unsafe { nvrtc::sys::culib() };
-    let is_missing = |name: &&str| {
-        // SAFETY: as above.
-        unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
-    };
-    match COMPILER.into_iter().find(is_missing) {
+    // SAFETY: as above.
+    match lacking(unsafe { nvrtc::sys::culib() }, &COMPILER) {
         Some(missing) => Err(Unavailable::Compiler { missing }),
         None => Ok(()),
     }

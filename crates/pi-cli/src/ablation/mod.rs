@@ -16,7 +16,7 @@ mod reference;
 mod report;
 
 use crate::{
-    accelerator::{Accelerator, Opened},
+    accelerator::{Accelerator, KvFlags, Opened},
     failure::{Failure, Result},
     kernels, machine as here,
     output::{Output, say},
@@ -55,6 +55,8 @@ pub struct AblationFlags {
     /// The device: one that is simulated, like the CPU beside it, or cuda, cuda:N, auto as of pi run, beside this CPU
     #[arg(long, value_name = "simulated|cuda[:N]|auto", default_value_t = Accelerator::Simulated)]
     device: Accelerator,
+    #[command(flatten)]
+    place: KvFlags,
     /// Text whose tokens are decoded [default: what the model itself writes, the most likely token each time]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     text: Option<PathBuf>,
@@ -143,6 +145,7 @@ pub fn ablation(flags: &AblationFlags) -> Result {
 
 /// The machine that the rows run on, whose accelerator's memory limits the budget.
 fn machine(flags: &AblationFlags, setting: &mut Setting<'_>) -> Result<Machine> {
+    let kv = flags.place.of(flags.device)?;
     let ordinal = match flags.device {
         Accelerator::Simulated => {
             return Ok(Machine::Simulated(Simulated { flags: flags.machine.clone(), memory: setting.budget }));
@@ -156,7 +159,7 @@ fn machine(flags: &AblationFlags, setting: &mut Setting<'_>) -> Result<Machine> 
             "--sim-… and --slow-motion are of a simulated machine, and --device says another".into(),
         ));
     }
-    let opened = Opened::cuda(ordinal, Some(setting.budget));
+    let opened = Opened::cuda(ordinal, Some(setting.budget), kv);
     let opened = opened.map_err(|why| Failure::Work(format!("--device {}: {why}", flags.device)))?;
     setting.budget = opened.budget;
     Ok(Machine::Real(opened))

@@ -54,6 +54,7 @@ pub fn run(flags: &RunFlags, prompts: &Path, output: &Path, path: &Path) -> Resu
     if flags.escape && flags.reverse_prompt.is_empty() {
         return Err(Failure::Usage("--escape has nothing to act on: with --prompts it is for --reverse-prompt".into()));
     }
+    flags.placing.kv_place()?;
     for written in [output, &*results::beside(output)] {
         check_other(written, [("the file of prompts", prompts), ("the model", path)])?;
     }

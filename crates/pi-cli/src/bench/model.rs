@@ -77,7 +77,7 @@ pub struct ModelFlags {
     #[command(flatten)]
     predictor: PredictorFlags,
     #[command(flatten)]
-    placing: PlacingFlags,
+    pub(super) placing: PlacingFlags,
     /// Share of active neurons from which every neuron is computed [default: what pi doctor measured, or 0.9]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     crossover: Option<f32>,

@@ -4,7 +4,7 @@ use super::{
     model::{ModelFlags, Samples, Test},
     table::{Align, Column, Row, spread},
 };
-use crate::machine;
+use crate::{accelerator::name_of, machine};
 use pi_engine::{Engine, pi_core::KvTypes, pi_gguf::File, pi_sparse_cpu::Isa};
 use serde_json::Value;
 use std::{path::Path, time::SystemTime};
@@ -76,6 +76,12 @@ impl Setting<'_> {
     /// The types of keys and values, as llama.cpp writes them.
     fn kv_names(&self) -> [String; 2] {
         [self.kv.keys, self.kv.values].map(|ty| ty.quant().name().to_lowercase())
+    }
+
+    /// Where a GPU has them.
+    fn kv_place(&self, device: &str) -> Value {
+        let place = self.flags.placing.kv.kv_place.unwrap_or_default();
+        if device.starts_with("cuda:") { name_of(place).into() } else { Value::Null }
     }
 }
 
@@ -153,6 +159,7 @@ impl Row for Line<'_> {
             ("n_threads", set.threads.into()),
             ("type_k", type_k.into()),
             ("type_v", type_v.into()),
+            ("kv_place", set.kv_place(&about.device)),
             ("use_mmap", (!set.flags.no_mmap).into()),
             ("sparsity", format!("{:?}", set.flags.sparsity).to_lowercase().into()),
             ("test", test.name().into()),

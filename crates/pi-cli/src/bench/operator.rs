@@ -22,6 +22,7 @@ use pi_engine::{
     pi_core::{Device, Error, OpStats},
     pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
 };
+use pi_sparse_cuda::KvPlace;
 use pi_testkit::cases::{self, Attention, Case, Ffn, Prepared, Product, Select};
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
@@ -49,7 +50,7 @@ fn sizes(flag: &str, given: &[Numbers], default: usize) -> Result<Vec<usize>> {
 /// # Errors
 /// As [`time`].
 pub fn gemv(flags: &GemvFlags) -> Result {
-    time(&flags.common, 1.0, &products(flags, &[1], &cases::gemv())?)
+    time(&flags.common, 1.0, KvPlace::default(), &products(flags, &[1], &cases::gemv())?)
 }
 
 /// Times `pi bench gemm`.
@@ -58,7 +59,7 @@ pub fn gemv(flags: &GemvFlags) -> Result {
 /// As [`time`].
 pub fn gemm(flags: &GemmFlags) -> Result {
     let tokens = sizes("--tokens", &flags.tokens, 512)?;
-    time(&flags.matrix.common, 1.0, &products(&flags.matrix, &tokens, &cases::gemm())?)
+    time(&flags.matrix.common, 1.0, KvPlace::default(), &products(&flags.matrix, &tokens, &cases::gemm())?)
 }
 
 fn products(flags: &GemvFlags, tokens: &[usize], usual: &[Case]) -> Result<Vec<Case>> {
@@ -105,7 +106,7 @@ pub fn ffn(flags: &FfnFlags) -> Result {
         })
     });
     found.dedup();
-    time(&flags.common, flags.crossover, &found)
+    time(&flags.common, flags.crossover, KvPlace::default(), &found)
 }
 
 /// Times `pi bench attention`.
@@ -114,6 +115,7 @@ pub fn ffn(flags: &FfnFlags) -> Result {
 /// As [`time`].
 pub fn attention(flags: &AttentionFlags) -> Result {
     let (d, usual) = (Attention::default(), cases::attention());
+    let place = flags.place.of(flags.common.device)?;
     let lengths: Vec<_> =
         usual.iter().filter_map(|c| if let Case::Attention(a) = c { Some(a.context) } else { None }).collect();
     let context = in_range("--context", &Numbers::all(&flags.context, &lengths), 0..=*SIZES.end())?;
@@ -138,7 +140,7 @@ pub fn attention(flags: &AttentionFlags) -> Result {
             kv: kv[i[7]],
         })
     });
-    time(&flags.common, 1.0, &found)
+    time(&flags.common, 1.0, place, &found)
 }
 
 /// Every combination of indices below `lengths`; the last runs fastest.
@@ -169,7 +171,7 @@ struct Subject<'a> {
 ///
 /// # Errors
 /// Wrong flags; shapes that do not fit; a result that is wrong.
-fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
+fn time(flags: &Common, crossover: f32, place: KvPlace, cases: &[Case]) -> Result {
     flags.check(crossover)?;
     let threads = in_range("--threads", &Numbers::all(&flags.threads, &[machine::usable_cores()]), 1..=1024)?;
     let kernels = flags.kernels()?;
@@ -178,14 +180,14 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
     for case in cases {
         case.fit().map_err(|e| Failure::Usage(format!("{case}: {e}")))?;
     }
-    let opened = open(flags)?;
+    let opened = open(flags, place)?;
     let mut table = Table::new(flags.output, columns(cases));
     if let Some(opened) = opened {
         let reference = CpuDevice::new(Kernels::reference(), Arc::new(pool(machine::usable_cores())?));
         let (device, bandwidth) = (&*opened.device, memory_of(&opened, flags)?);
         let info = device.info();
         say(&format!("device: {} ({})", info.name, info.detail));
-        let on = On::Device(&info);
+        let on = On::Device(&info, opened.cuda.as_ref().map(|_| place));
         let subject = Subject { device, reference: &reference, on, bandwidth, cold: COLD };
         rows(&subject, flags, cases, &mut table)?;
         table.end()?;
@@ -209,15 +211,15 @@ fn time(flags: &Common, crossover: f32, cases: &[Case]) -> Result {
 }
 
 /// The accelerator that is asked for; `None` for the CPU.
-fn open(flags: &Common) -> Result<Option<Opened>> {
+fn open(flags: &Common, place: KvPlace) -> Result<Option<Opened>> {
     match flags.device {
         Accelerator::None => Ok(None),
         Accelerator::Simulated => Opened::simulated(Some(SIMULATED)).map(Some),
         Accelerator::Cuda(ordinal) => {
             let failed = |why| Failure::Work(format!("--device {}: {why}", flags.device));
-            Opened::cuda(ordinal, None).map(Some).map_err(failed)
+            Opened::cuda(ordinal, None, place).map(Some).map_err(failed)
         }
-        Accelerator::Auto => Ok(Opened::cuda(0, None)
+        Accelerator::Auto => Ok(Opened::cuda(0, None, place)
             .inspect_err(|why| say(&format!("device: the CPU: there is no accelerator: {why}")))
             .ok()),
     }
@@ -274,7 +276,7 @@ fn measure(case: &Case, subject: &Subject<'_>, flags: &Common) -> Result<Measure
     let seconds = f64::from(flags.seconds);
     let (samples, each) = match subject.on {
         On::Cpu { .. } => (sample(&mut prepared, seconds).map_err(failed)?, 1),
-        On::Device(_) => queued(&mut prepared, seconds).map_err(failed)?,
+        On::Device(..) => queued(&mut prepared, seconds).map_err(failed)?,
     };
     Ok(Measured {
         median: median(&samples),

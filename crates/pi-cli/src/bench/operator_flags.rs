@@ -5,7 +5,7 @@ use super::{
     table::Format,
 };
 use crate::{
-    accelerator::Accelerator,
+    accelerator::{Accelerator, KvFlags},
     failure::{Failure, Result},
     kernels,
     repack::Repack,
@@ -123,6 +123,8 @@ pub struct AttentionFlags {
     /// How keys and values are kept [default: f16]
     #[arg(long, value_name = "KV,…", value_parser = kv_types)]
     pub(super) kv: Option<KvTypes>,
+    #[command(flatten)]
+    pub(super) place: KvFlags,
     #[command(flatten)]
     pub(super) common: Common,
 }

@@ -4,8 +4,9 @@ use super::{
     operator::Measured,
     table::{Align, Column, Row},
 };
-use crate::machine;
+use crate::{accelerator::name_of, machine};
 use pi_engine::{pi_core::DeviceInfo, pi_sparse_cpu::Kernels};
+use pi_sparse_cuda::KvPlace;
 use pi_testkit::cases::Case;
 use serde_json::Value;
 
@@ -31,8 +32,8 @@ pub(super) enum On<'a> {
         /// Cores that computed.
         threads: usize,
     },
-    /// An accelerator.
-    Device(&'a DeviceInfo),
+    /// An accelerator, and where it has keys and values if there is a choice.
+    Device(&'a DeviceInfo, Option<KvPlace>),
 }
 
 /// The table's columns, wide enough for the names of these cases.
@@ -64,7 +65,7 @@ impl Line<'_> {
     fn device(&self) -> Value {
         match self.on {
             On::Cpu { .. } => "cpu".into(),
-            On::Device(info) => info.name.as_str().into(),
+            On::Device(info, _) => info.name.as_str().into(),
         }
     }
 
@@ -72,7 +73,15 @@ impl Line<'_> {
     fn detail(&self) -> Value {
         match self.on {
             On::Cpu { .. } => Value::Null,
-            On::Device(info) => info.detail.as_str().into(),
+            On::Device(info, _) => info.detail.as_str().into(),
+        }
+    }
+
+    /// Where a GPU has keys and values, of operators that have some.
+    fn kv_place(&self) -> Value {
+        match (self.case, self.on) {
+            (Case::Attention(_), On::Device(_, Some(place))) => name_of(place).into(),
+            _ => Value::Null,
         }
     }
 
@@ -80,7 +89,7 @@ impl Line<'_> {
     fn cpu(&self, what: impl Fn(&Kernels, usize) -> Value) -> Value {
         match self.on {
             On::Cpu { kernels, threads } => what(kernels, threads),
-            On::Device(_) => Value::Null,
+            On::Device(..) => Value::Null,
         }
     }
 
@@ -107,6 +116,7 @@ impl Row for Line<'_> {
         fields.extend([
             ("device", self.device()),
             ("device_info", self.detail()),
+            ("kv_place", self.kv_place()),
             ("isa", self.cpu(|kernels, _| kernels.isa().to_string().into())),
             ("kernel_isa", self.cpu(|kernels, _| kernels.get(self.case.ty()).isa.to_string().into())),
             ("n_threads", self.cpu(|_, threads| threads.into())),
@@ -140,11 +150,11 @@ impl Row for Line<'_> {
             self.case.to_string(),
             match self.on {
                 On::Cpu { kernels, .. } => kernels.get(self.case.ty()).isa.to_string(),
-                On::Device(info) => info.name.clone(),
+                On::Device(info, _) => info.name.clone(),
             },
             match self.on {
                 On::Cpu { threads, .. } => threads.to_string(),
-                On::Device(_) => "-".into(),
+                On::Device(..) => "-".into(),
             },
             duration(m.median),
             duration(m.min),

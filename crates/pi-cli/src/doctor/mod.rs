@@ -21,6 +21,7 @@ use pi_engine::{
     pi_core::{Device, Executor, QuantType, Serial},
     pi_sparse_cpu::{CpuDevice, Crossover, Kernels, Pool},
 };
+use pi_sparse_cuda::KvPlace;
 use report::{CostsReport, Memory, Report, Stored};
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
@@ -91,10 +92,9 @@ fn accelerator(asked: Accelerator) -> Result<Option<Arc<dyn Device>>> {
     let opened = match asked {
         Accelerator::None => return Ok(None),
         Accelerator::Simulated => Opened::simulated(Some(machine::memory().map_or(1 << 30, |(_, free)| free / 2)))?,
-        Accelerator::Cuda(ordinal) => {
-            Opened::cuda(ordinal, None).map_err(|why| Failure::Work(format!("--device {asked}: {why}")))?
-        }
-        Accelerator::Auto => match Opened::cuda(0, None) {
+        Accelerator::Cuda(ordinal) => Opened::cuda(ordinal, None, KvPlace::default())
+            .map_err(|why| Failure::Work(format!("--device {asked}: {why}")))?,
+        Accelerator::Auto => match Opened::cuda(0, None, KvPlace::default()) {
             Ok(opened) => opened,
             Err(why) => {
                 say(&format!("note: there is no accelerator to be measured: {why}"));

@@ -5,7 +5,7 @@ mod map;
 mod text;
 
 use crate::{
-    accelerator::{Accelerator, Opened},
+    accelerator::{Accelerator, KvFlags, Opened, note_of},
     failure::{Failure, Result},
     output::{Output, say},
     placing::{Asked, NeuronFlags, Setup, gib},
@@ -19,6 +19,7 @@ use pi_engine::{
     pi_gguf::{AtomicFile, File},
     planner::index_of_plan,
 };
+use pi_sparse_cuda::KvPlace;
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -38,6 +39,8 @@ pub struct PlanFlags {
     /// GPU: what is free, but for a 32nd of all and at most 1 GiB]
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
     vram_budget: Option<u64>,
+    #[command(flatten)]
+    place: KvFlags,
     #[command(flatten)]
     neurons: NeuronFlags,
     /// Positions of the context; 0: as many as the model was made for [default: the same, but at most 4096]
@@ -127,9 +130,11 @@ pub fn run(flags: &PlanFlags) -> Result {
         activation: flags.activation,
     };
     let asked = Asked::new(&flags.neurons, &file, &setup)?;
-    let Opened { device, budget, .. } = open(flags)?;
+    let kv = flags.place.of(flags.device)?;
+    let Opened { device, budget, .. } = open(flags, kv)?;
     let request = asked.request(&setup, &*device, budget, &flags.neurons);
-    let planned = flags.neurons.plan(&file, &request).map_err(failure)?;
+    let mut planned = flags.neurons.plan(&file, &request).map_err(failure)?;
+    planned.notes.extend(note_of(kv));
     // before anything is printed: who reads that may stop to listen
     if let Some(path) = &flags.map {
         write(path, map::draw(&flags.model, &planned).as_bytes())?;
@@ -154,7 +159,7 @@ pub fn run(flags: &PlanFlags) -> Result {
 }
 
 /// The device that is planned for.
-fn open(flags: &PlanFlags) -> Result<Opened> {
+fn open(flags: &PlanFlags, kv: KvPlace) -> Result<Opened> {
     let ordinal = match flags.device {
         Accelerator::Cuda(ordinal) => ordinal,
         Accelerator::Auto => 0,
@@ -168,7 +173,7 @@ fn open(flags: &PlanFlags) -> Result<Opened> {
         },
         Accelerator::None => return Err(Failure::value("none", "--device", "a plan is for a device")),
     };
-    Opened::cuda(ordinal, flags.vram_budget).map_err(|why| {
+    Opened::cuda(ordinal, flags.vram_budget, kv).map_err(|why| {
         Failure::Work(format!("--device {}: {why} (--device simulated plans without one)", flags.device))
     })
 }

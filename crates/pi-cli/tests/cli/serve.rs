@@ -12,8 +12,8 @@ use std::{
 };
 
 /// A server that runs, and what it says.
-struct Serving {
-    process: Child,
+pub struct Serving {
+    pub process: Child,
     address: String,
     said: Receiver<String>,
 }
@@ -22,8 +22,13 @@ impl Serving {
     /// `pi serve` with the demo model on a free port, once it is ready.
     fn start(args: &[&str]) -> Self {
         let mut command = pi();
-        command.args(["serve", "--port", "0"]).args(args).stderr(Stdio::piped()).stdout(Stdio::null());
-        let mut process = command.current_dir(repository("")).spawn().unwrap();
+        command.args(["serve", "--port", "0"]).args(args).current_dir(repository(""));
+        Self::of(&mut command)
+    }
+
+    /// What a command serves, once it is ready.
+    pub fn of(command: &mut Command) -> Self {
+        let mut process = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let (lines, said) = channel();
         let stderr = process.stderr.take().unwrap();
         std::thread::spawn(move || {
@@ -36,7 +41,7 @@ impl Serving {
         serving
     }
 
-    fn hear(&self, beginning: &str) -> String {
+    pub fn hear(&self, beginning: &str) -> String {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let line = self.said.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -48,7 +53,7 @@ impl Serving {
     }
 
     /// Status and body of an answer.
-    fn call(&self, method: &str, path: &str, key: &str, body: &Value) -> (u16, Value) {
+    pub fn call(&self, method: &str, path: &str, key: &str, body: &Value) -> (u16, Value) {
         let mut socket = TcpStream::connect(&self.address).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let head = format!(

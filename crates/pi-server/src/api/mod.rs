@@ -158,7 +158,7 @@ impl App {
             (Phase::Ready, Some(model)) => Ok(model.clone()),
             (Phase::Loading | Phase::Ready, _) => Err(ApiError::unavailable("the model is being loaded", LOADING)),
             (Phase::Draining, _) => Err(ApiError::unavailable("the server is shutting down", LOADING)),
-            (Phase::Failed(why), _) => Err(ApiError::unavailable(format!("the engine is not running: {why}"), 60)),
+            (Phase::Failed(why), _) => Err(ApiError::ended(why)),
         }
     }
 }

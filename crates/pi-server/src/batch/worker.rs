@@ -6,7 +6,7 @@ use super::{
     share::{self, Pace},
     slot::{Slot, Work},
 };
-use crate::{error::ApiError, metrics::Metrics};
+use crate::{error::ApiError, metrics::Metrics, state::State};
 use pi_engine::{Error, Session, StepToken, StopReason};
 use std::{collections::VecDeque, ops::Range, sync::mpsc::Receiver, time::Instant};
 
@@ -22,6 +22,8 @@ pub(crate) struct Worker<'a> {
     first: usize,
     raw: Vec<f32>,
     metrics: &'a Metrics,
+    /// Why nothing can be computed any more.
+    end: Option<String>,
 }
 
 /// The tokens of a step that belong to one slot.
@@ -33,20 +35,30 @@ struct Part {
 }
 
 /// Works until all senders of jobs are gone and the last answer is done.
-pub(crate) fn run(session: Session, slots: usize, jobs: &Receiver<Job>, metrics: &Metrics) {
+///
+/// # Errors
+/// That the accelerator was lost, and what it said, if the CPU is not to go on. All requests that it knows of have been told.
+pub(crate) fn run(session: Session, slots: usize, jobs: &Receiver<Job>, state: &State) -> Result<(), String> {
+    let metrics = &state.metrics;
+    state.lose(session.device_loss()); // when it was opened
     let slots = (0..slots).map(|_| Slot::default()).collect();
     let (queue, pace, raw) = (VecDeque::new(), Pace::default(), Vec::new());
-    let mut worker = Worker { session, slots, queue, pace, begun: 0, first: 0, raw, metrics };
+    let mut worker = Worker { session, slots, queue, pace, begun: 0, first: 0, raw, metrics, end: None };
     loop {
         if worker.is_idle() {
             metrics.idle();
             match jobs.recv() {
                 Ok(job) => worker.queue.push_back(job),
-                Err(_) => return,
+                Err(_) => return Ok(()),
             }
         }
         worker.queue.extend(jobs.try_iter());
         worker.round();
+        state.lose(worker.session.device_loss());
+        if let Some(why) = worker.end.take() {
+            worker.give_up(&why);
+            return Err(why);
+        }
     }
 }
 
@@ -160,17 +172,40 @@ impl Worker<'_> {
                     row += usize::from(part.logits);
                 }
             }
+            Err(e) if self.is_end(&e) => {}
             Err(e) if parts.len() == 1 => self.broken(parts[0].slot, &e),
             Err(_) => {
                 for part in parts {
                     let tokens = &tokens[part.tokens.clone()];
                     match self.session.step(tokens) {
                         Ok(()) => self.computed(part, tokens, 0),
+                        Err(e) if self.is_end(&e) => return,
                         Err(e) => self.broken(part.slot, &e),
                     }
                 }
             }
         }
+    }
+
+    /// Whether a step failed because the accelerator was lost: then no other will do better.
+    fn is_end(&mut self, error: &Error) -> bool {
+        if self.session.engine().has_lost_device() {
+            self.end = Some(format!("the accelerator was lost: {error}"));
+        }
+        self.end.is_some()
+    }
+
+    /// Tells all requests that they will not be answered here.
+    fn give_up(&mut self, why: &str) {
+        let error = ApiError::ended(why);
+        for index in 0..self.slots.len() {
+            self.fail(index, error.clone());
+        }
+        for job in std::mem::take(&mut self.queue) {
+            self.metrics.failed();
+            job.end(Event::Failed(error.clone()));
+        }
+        self.leave();
     }
 
     /// A slot's tokens are computed; `row` is where its logits are, if it wants any.
@@ -234,10 +269,15 @@ mod tests {
         queue::Door,
     };
     use pi_engine::{
-        Constrained, Constraint, Engine, GenerateOptions, SamplingParams, SessionOptions, pi_core::text::TokenId,
+        Constrained, Constraint, Engine, GenerateOptions, Plan, SamplingParams, SessionOptions, Side,
+        pi_core::{Serial, text::TokenId},
+        pi_sparse_cpu::{CpuDevice, Kernels},
         sampler::Chain,
     };
-    use pi_testkit::TinyModel;
+    use pi_testkit::{
+        TinyModel,
+        sim::{SimDevice, SimOptions},
+    };
     use std::{sync::Arc, thread};
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -285,25 +325,35 @@ mod tests {
     #[test]
     fn a_step_that_fails_costs_only_the_request_that_made_it_fail() {
         // H13
-        let engine = Engine::builder().threads(1).load(&TinyModel::default().file()).unwrap();
-        let (door, metrics) = (Door::new(9), Metrics::new(3));
+        let file = TinyModel::default().file();
+        let cpu = Engine::builder().threads(1).load(&file).unwrap();
+        alone_in_failing(&cpu);
+        // an accelerator that did nothing wrong is not taken for lost
+        let device = CpuDevice::new(Kernels::best(), Arc::new(Serial));
+        let device = Arc::new(SimDevice::new(Arc::new(device), SimOptions::default()).unwrap());
+        let plan = Plan::whole(cpu.config(), Side::Accelerator);
+        alone_in_failing(&Engine::builder().threads(1).accelerator(device, plan).load(&file).unwrap());
+    }
+
+    fn alone_in_failing(engine: &Engine) {
+        let (door, state) = (Door::new(9), State::new(3));
         let options = SessionOptions { sequences: 3, logits: 3, batch: 64, ..Default::default() };
         let (jobs, todo) = std::sync::mpsc::channel();
-        let (alone, want) = job(&engine, &door, &[5, 6, 7], 20);
+        let (alone, want) = job(engine, &door, &[5, 6, 7], 20);
         jobs.send(alone).unwrap();
         let session = engine.session(&options).unwrap();
         thread::scope(|scope| {
-            let metrics = &metrics;
-            scope.spawn(move || run(session, 3, &todo, metrics));
+            let state = &state;
+            scope.spawn(move || run(session, 3, &todo, state).unwrap());
             let want = tokens(want).unwrap();
             assert_eq!(want.len(), 20);
             // a token that the model does not have: handlers refuse it, but here it makes the whole step fail
-            let some = [&[5, 6, 7][..], &[8, 1 << 20], &[5, 6, 7]].map(|prompt| job(&engine, &door, prompt, 20));
+            let some = [&[5, 6, 7][..], &[8, 1 << 20], &[5, 6, 7]].map(|prompt| job(engine, &door, prompt, 20));
             let [(a, a_said), (b, b_said), (c, c_said)] = some;
             [a, b, c].into_iter().for_each(|job| jobs.send(job).unwrap());
             assert_eq!((tokens(a_said).unwrap(), tokens(c_said).unwrap()), (want.clone(), want.clone()));
             assert!(tokens(b_said).unwrap_err().message().contains("token"));
-            let (again, said) = job(&engine, &door, &[5, 6, 7], 20);
+            let (again, said) = job(engine, &door, &[5, 6, 7], 20);
             jobs.send(again).unwrap();
             assert_eq!(tokens(said).unwrap(), want);
             drop(jobs); // ends the thread
@@ -335,7 +385,7 @@ mod tests {
     #[test]
     fn an_answer_that_cannot_go_on_in_its_form_names_the_field_that_asked_for_it() {
         let engine = Engine::builder().threads(1).load(&TinyModel::default().file()).unwrap();
-        let (door, metrics) = (Door::new(9), Metrics::new(1));
+        let (door, state) = (Door::new(9), State::new(1));
         let (jobs, todo) = std::sync::mpsc::channel();
         let session = engine.session(&SessionOptions::default()).unwrap();
         let (mut formed, said) = job(&engine, &door, &[5, 6], 20);
@@ -344,7 +394,7 @@ mod tests {
         let (plain, after) = job(&engine, &door, &[5, 6], 20);
         [formed, plain].into_iter().for_each(|job| jobs.send(job).unwrap());
         drop(jobs);
-        run(session, 1, &todo, &metrics);
+        run(session, 1, &todo, &state).unwrap();
         let error = tokens(said).unwrap_err();
         assert_eq!((error.status().as_u16(), &error.body_json()["error"]["param"]), (400, &"json_schema".into()));
         assert!(error.message().contains("begun") && error.message().contains("too much work"), "{}", error.message());
