@@ -154,8 +154,9 @@ __device__ __forceinline__ void hidden(const u8 *first, const float *first_bias,
     }
 }
 
+// Registers for all loads of a turn, which would wait for each other otherwise: F32 has more of them.
 #define HIDDEN(T)                                                                                                      \
-    extern "C" __global__ void pi_ffn_hidden_##T(                                                                      \
+    extern "C" __global__ void __launch_bounds__(8 * WARP, T::BYTES == 4 * T::LEN ? 2 : 3) pi_ffn_hidden_##T(          \
         const u8 *first, const float *first_bias, const u8 *second, const float *second_bias, const int *ids,          \
         const u64 *marks, int words, const float *x, int owned, int dim, int tokens, int each, int raw, int skip,      \
         int symmetric, int act, float threshold, const u32 *dense, float *h, u64 *counts) {                            \
@@ -227,37 +228,68 @@ extern "C" __global__ void pi_ffn_join(const float *up, i64 n, int symmetric, in
 #define DOWN_WARPS 8
 #define DOWN_COLUMNS (8 * WARP)
 
+// Rows whose numbers a warp asks for together.
+#define AT_ONCE 4
+
+// Adds up, for eight columns of this lane, what neurons `mine` of a group of 32 contribute: those that do, in their order.
+template <class T>
+__device__ __forceinline__ void add_rows(const u8 *group, float mine, int column, int dim, float *sum) {
+    const int e = column / 8;
+    for (u32 left = __ballot_sync(ALL_LANES, mine != 0.0f); left;) {
+        const int n = __popc(left);
+        const u8 *row[AT_ONCE];
+        float by[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const int j = left ? __ffs((int)left) - 1 : 0; // what is too many is read in vain, or not at all
+            left &= left - 1;
+            row[k] = k < n ? group + j * row_bytes<T>(dim) : row[0];
+            by[k] = __shfl_sync(ALL_LANES, mine, j);
+        }
+        if (column + 8 <= dim) {
+            float v[AT_ONCE][8];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k)
+                T::eight(row[k] + (i64)(e / (T::LEN / 8)) * T::BYTES, e % (T::LEN / 8), v[k]);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k)
+#pragma unroll
+                for (int i = 0; i < 8; ++i)
+                    sum[i] = k < n ? fmaf(by[k], v[k][i], sum[i]) : sum[i];
+        } else { // unrolled, too: sums that are indexed would be in memory, and not in registers
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k)
+#pragma unroll
+                for (int i = 0; i < 8; ++i)
+                    if (k < n && column + i < dim)
+                        sum[i] = fmaf(by[k], T::one(row[k], column + i), sum[i]);
+        }
+    }
+}
+
 // part[slice, t] = Σ over the slice's neurons of h · w. w: [owned, dim]; part: [slices, tokens, dim].
 // Blocks of DOWN_WARPS warps; DOWN_COLUMNS columns each in x, a token in y, a slice of the neurons in z.
 template <class T>
 __device__ __forceinline__ void down(const u8 *w, const float *h, int owned, int dim, int tokens, float *part) {
     PI_SHARED(float, sums, DOWN_WARPS *DOWN_COLUMNS);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = blockIdx.y;
-    const int e = blockIdx.x * WARP + lane, column = 8 * e;
+    const int column = 8 * (int)(blockIdx.x * WARP + lane);
     const int groups = (owned + WARP - 1) / WARP, each = (groups + gridDim.z - 1) / gridDim.z;
     const int to = min((int)(blockIdx.z + 1) * each, groups);
+    const i64 row = row_bytes<T>(dim);
+    const bool whole = Aligned<T>::is(w) && Aligned<T>::is(w + row); // then all rows begin so
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (int g = blockIdx.z * each + warp; g < to; g += DOWN_WARPS) {
-        const int i = g * WARP + lane;
-        const float mine = i < owned ? h[(i64)t * owned + i] : 0.0f;
-        // the neurons of these 32 that contribute, one after the other
-        for (u32 left = __ballot_sync(ALL_LANES, mine != 0.0f); left; left &= left - 1) {
-            const int j = __ffs((int)left) - 1;
-            const float by = __shfl_sync(ALL_LANES, mine, j);
-            const u8 *row = w + (i64)(g * WARP + j) * row_bytes<T>(dim);
-            float v[8];
-            if (column + 8 <= dim) {
-                T::eight(row + (i64)(e / (T::LEN / 8)) * T::BYTES, e % (T::LEN / 8), v);
-#pragma unroll
-                for (int k = 0; k < 8; ++k)
-                    sum[k] = fmaf(by, v[k], sum[k]);
-            } else { // unrolled, too: sums that are indexed would be in memory, and not in registers
-#pragma unroll
-                for (int k = 0; k < 8; ++k)
-                    if (column + k < dim)
-                        sum[k] = fmaf(by, T::one(row, column + k), sum[k]);
-            }
-        }
+    h += (i64)t * owned;
+    const int begin = blockIdx.z * each + warp;
+    float next = begin < to && begin * WARP + lane < owned ? h[begin * WARP + lane] : 0.0f;
+    for (int g = begin; g < to; g += DOWN_WARPS) {
+        const int i = (g + DOWN_WARPS) * WARP + lane;
+        const float mine = next;
+        next = g + DOWN_WARPS < to && i < owned ? h[i] : 0.0f;
+        if (whole)
+            add_rows<Aligned<T>>(w + g * WARP * row, mine, column, dim, sum);
+        else
+            add_rows<T>(w + g * WARP * row, mine, column, dim, sum);
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k)
@@ -273,8 +305,8 @@ __device__ __forceinline__ void down(const u8 *w, const float *h, int owned, int
 }
 
 #define DOWN(T)                                                                                                        \
-    extern "C" __global__ void pi_ffn_down_##T(const u8 *w, const float *h, int owned, int dim, int tokens,            \
-                                               float *part) {                                                          \
+    extern "C" __global__ void __launch_bounds__(DOWN_WARPS *WARP, 3)                                                  \
+        pi_ffn_down_##T(const u8 *w, const float *h, int owned, int dim, int tokens, float *part) {                    \
         down<T>(w, h, owned, dim, tokens, part);                                                                       \
     }
 FOR_TYPES(DOWN)

@@ -3,7 +3,7 @@
 #include "tile.cuh"
 
 // w: [rows, cols], x: [tokens, cols], bias: [rows] or null, y: [tokens, rows]. `add`: y += instead of y =.
-// Blocks of whole warps; as many warps as rows in x; FEW tokens each in y.
+// Blocks of whole warps, eight at most; as many warps as rows in x; FEW tokens each in y.
 template <class T>
 __device__ __forceinline__ void linear(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens,
                                        int add, float *y) {
@@ -25,9 +25,11 @@ __device__ __forceinline__ void linear(const u8 *w, const float *x, const float 
         }
 }
 
+// Registers for all loads of a turn, which would wait for each other otherwise.
 #define LINEAR(T)                                                                                                      \
-    extern "C" __global__ void pi_linear_##T(const u8 *w, const float *x, const float *bias, int rows, int cols,       \
-                                             int tokens, int add, float *y) {                                          \
+    extern "C" __global__ void __launch_bounds__(8 * WARP, 3)                                                          \
+        pi_linear_##T(const u8 *w, const float *x, const float *bias, int rows, int cols, int tokens, int add,         \
+                      float *y) {                                                                                      \
         linear<T>(w, x, bias, rows, cols, tokens, add, y);                                                             \
     }
 FOR_TYPES(LINEAR)

@@ -66,13 +66,18 @@ __device__ __forceinline__ float warp_sum(float v) {
 
 __device__ __forceinline__ bool aligned(const void *p) { return ((unsigned long long)p & 15) == 0; }
 
+// Eight floats at a multiple of 16 bytes.
+__device__ __forceinline__ void floats_aligned(const float *p, float *v) {
+    const float4 a = reinterpret_cast<const float4 *>(p)[0], b = reinterpret_cast<const float4 *>(p)[1];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
 // Eight floats: in two loads where they are aligned, as they are wherever rows are whole multiples of four numbers. A
 // load per number would cost more than the weights that they meet.
 __device__ __forceinline__ void floats(const float *p, float *v) {
     if (aligned(p)) {
-        const float4 a = reinterpret_cast<const float4 *>(p)[0], b = reinterpret_cast<const float4 *>(p)[1];
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        floats_aligned(p, v);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i)

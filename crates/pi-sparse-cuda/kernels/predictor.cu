@@ -61,8 +61,8 @@ __device__ __forceinline__ void marks(const u8 *w, const float *x, int rows, int
 }
 
 #define MARKS(T)                                                                                                       \
-    extern "C" __global__ void pi_marks_##T(const u8 *w, const float *x, int rows, int cols, int tokens,               \
-                                            float threshold, u64 *out) {                                               \
+    extern "C" __global__ void __launch_bounds__(8 * WARP, 3)                                                          \
+        pi_marks_##T(const u8 *w, const float *x, int rows, int cols, int tokens, float threshold, u64 *out) {         \
         marks<T>(w, x, rows, cols, tokens, threshold, out);                                                            \
     }
 FOR_TYPES(MARKS)

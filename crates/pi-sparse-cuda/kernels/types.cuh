@@ -301,6 +301,55 @@ struct IQ4_XS : Blocks {
     M(BF16) M(Q4_0) M(Q4_1) M(Q5_0) M(Q5_1) M(Q8_0) M(Q8_1) M(Q2_K) M(Q3_K) M(Q4_K) M(Q5_K) M(Q6_K) M(Q8_K) M(IQ4_NL)  \
         M(IQ4_XS)
 
+// A type whose rows are known to begin at multiples of 16 bytes: no branch is between loads. Blocks are not read so.
+template <class T>
+struct Aligned : T {
+    static __device__ __forceinline__ bool is(const u8 *) { return true; }
+};
+template <>
+struct Aligned<F32> : F32 {
+    static __device__ __forceinline__ bool is(const u8 *row) { return aligned(row); }
+    static __device__ __forceinline__ void eight(const u8 *b, int, float *v) {
+        floats_aligned(reinterpret_cast<const float *>(b), v);
+    }
+};
+template <class T>
+struct AlignedTwoBytes : T {
+    static __device__ __forceinline__ bool is(const u8 *row) { return aligned(row); }
+    static __device__ __forceinline__ void eight(const u8 *b, int, float *v) {
+        const uint4 a = *reinterpret_cast<const uint4 *>(b);
+        const u32 w[4] = {a.x, a.y, a.z, a.w};
+        numbers<T>(w, v);
+    }
+};
+template <>
+struct Aligned<F16> : AlignedTwoBytes<F16> {};
+template <>
+struct Aligned<BF16> : AlignedTwoBytes<BF16> {};
+
+// Adds the products of eights e, e + WARP, … e + (AT_ONCE - 1) WARP of a row with N rows of `x` at `in`, all aligned. The
+// row's are asked for together: a warp waits for memory once for all of them, and there are few warps where few neurons
+// fire.
+template <class T, int N, int AT_ONCE>
+__device__ __forceinline__ void eights_dots(const u8 *row, const float *const *in, int e, float *sum) {
+    float v[AT_ONCE][8];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k) {
+        const int at = e + k * WARP;
+        Aligned<T>::eight(row + (i64)(at / (T::LEN / 8)) * T::BYTES, at % (T::LEN / 8), v[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k)
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            float a[8];
+            floats_aligned(in[n] + 8 * (e + k * WARP), a);
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                sum[n] = fmaf(v[k][i], a[i], sum[n]);
+        }
+}
+
 // The part of a row's products with up to N rows of `x` that this lane has: eights of numbers in turns. The row is
 // decoded once for all of them, and each sum has the order it has alone. `tokens`: how many rows there are, at least one.
 template <class T, int N>
@@ -312,7 +361,20 @@ __device__ __forceinline__ void lane_dots(const u8 *row, const float *x, int col
         sum[n] = 0.0f;
     }
     const int eights = cols / 8;
-    for (int e = lane; e < eights; e += WARP) {
+    int e = lane;
+    if (aligned(x) && cols % 4 == 0 && Aligned<T>::is(row)) { // of all lanes
+        // as many as there are registers for
+        const int AT_ONCE = N == 1 ? 4 : 1;
+#pragma unroll 1
+        for (; e + (AT_ONCE - 1) * WARP < eights; e += AT_ONCE * WARP)
+            eights_dots<T, N, AT_ONCE>(row, in, e, sum);
+        if (AT_ONCE > 1)
+#pragma unroll 1
+            for (; e < eights; e += WARP)
+                eights_dots<T, N, 1>(row, in, e, sum);
+    }
+#pragma unroll 1
+    for (; e < eights; e += WARP) {
         float v[8];
         T::eight(row + (i64)(e / (T::LEN / 8)) * T::BYTES, e % (T::LEN / 8), v);
 #pragma unroll
