@@ -6,7 +6,7 @@ use pi_core::KvType;
 use pi_cuda_emu::{Arg, Failure, Launch, Order, is_there, launch};
 use pi_testkit::Random;
 
-/// As in `attention.cu`.
+/// As in `attend.cuh`.
 const CHUNK: usize = 128;
 const F32: [KvType; 2] = [KvType::F32; 2];
 
@@ -209,7 +209,8 @@ fn keys_and_values_of_every_type_meet_groups_of_heads() {
 /// Several sequences, at positions at and around the borders of chunks.
 #[test]
 fn tokens_of_any_sequences_and_positions_are_computed() {
-    let places = [(2, 0), (0, 126), (0, 127), (0, 128), (0, 129), (1, 254), (1, 255), (1, 256), (2, 1), (0, 130), (3, 383)];
+    let places =
+        [(2, 0), (0, 126), (0, 127), (0, 128), (0, 129), (1, 254), (1, 255), (1, 256), (2, 1), (0, 130), (3, 383)];
     for (heads, kv_heads) in [(2, 2), (4, 1), (7, 1)] {
         let case = Case::new(5, [heads, kv_heads, 24], F32, &places);
         let group = heads / kv_heads;
@@ -286,7 +287,8 @@ fn what_is_no_number_stays_visible() {
             let mut case = good.clone();
             // an infinite score is the largest, and divided by itself
             case.put(which, 0, pos, 5, bad);
-            for (rows, together, share, parts) in [(1, 1, 1, 1), (8, 2, 4, 1), (8, 1, 8, 1), (4, 2, 1, 3), (4, 2, 1, 2)] {
+            for (rows, together, share, parts) in [(1, 1, 1, 1), (8, 2, 4, 1), (8, 1, 8, 1), (4, 2, 1, 3), (4, 2, 1, 2)]
+            {
                 let cut = Cut { rows, together, share, parts };
                 let (Some(got), Some(before)) = (case.run(cut), good.run(cut)) else { return };
                 for (i, (got, before)) in got.chunks(16).zip(before.chunks(16)).enumerate() {
@@ -296,7 +298,11 @@ fn what_is_no_number_stays_visible() {
                         assert_eq!(bits(got), bits(before), "{what}");
                     } else if which == 1 {
                         assert!(!got[5].is_finite(), "{what}: {got:?}");
-                        assert_eq!((bits(&got[..5]), bits(&got[6..])), (bits(&before[..5]), bits(&before[6..])), "{what}");
+                        assert_eq!(
+                            (bits(&got[..5]), bits(&got[6..])),
+                            (bits(&before[..5]), bits(&before[6..])),
+                            "{what}"
+                        );
                     } else if bad.is_nan() || !negative {
                         assert!(got.iter().all(|v| v.is_nan()), "{what}: {got:?}");
                     } else {

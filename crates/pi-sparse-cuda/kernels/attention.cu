@@ -1,5 +1,5 @@
 // Attention with keys and values on the device: rotation, storing, and a softmax that goes over positions in chunks.
-#include "types.cuh"
+#include "attend.cuh"
 
 // Rotates the first `dims` numbers of each head. x: [tokens, heads · head_dim]; table: [tokens, dims], a cosine and a
 // sine for each pair; `halves`: pairs are (i, i + dims / 2), else (2 i, 2 i + 1). A thread per pair.
@@ -72,100 +72,6 @@ __device__ __forceinline__ void keep(const float *x, const int *places, int toke
     T::put(x + at * head_dim, head_dim, store + row * row_bytes<T>(head_dim), lane);
 }
 
-// Positions of a chunk. Each chunk, at whole multiples of it, has a softmax of its own, and chunks are put together in
-// ascending order, by `Together`. So a row's bits depend on its position and on nothing else: not on which block has which
-// chunk, nor on what else a block or a step computes.
-#define CHUNK 128
-
-// Chunks of a row put together so far, and how the next is: sums are `fade · sum + gain · chunk's sum`.
-struct Together {
-    float largest, total, fade, gain;
-
-    __device__ __forceinline__ void begin() { largest = -INFINITY, total = 0.0f; }
-
-    // A chunk with the largest score `m` and the sum `t` of e^(score − m).
-    __device__ __forceinline__ void add(float m, float t) {
-        const float now = fmaxf(largest, m);
-        // nothing but −∞ so far: there is nothing to be scaled
-        fade = largest == now ? 1.0f : expf(largest - now);
-        gain = m == now ? 1.0f : expf(m - now);
-        largest = now;
-        total = sum(total, t);
-    }
-
-    __device__ __forceinline__ float sum(float before, float chunk) const { return fmaf(chunk, gain, before * fade); }
-};
-
-// The part of a row's products with N queries, `width` apart and aligned, that this lane has; the row is decoded once.
-// Each sum has the order of `lane_dots`.
-template <class T, int N>
-__device__ __forceinline__ void lane_products(const u8 *row, const float *query, int width, int cols, int lane,
-                                              float *sum) {
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-        sum[n] = 0.0f;
-    const int eights = cols / 8;
-#pragma unroll 1
-    for (int e = lane; e < eights; e += WARP) {
-        float v[8];
-        T::eight(row + (i64)(e / (T::LEN / 8)) * T::BYTES, e % (T::LEN / 8), v);
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-            const float4 *in = reinterpret_cast<const float4 *>(query + n * width + 8 * e);
-            const float4 a = in[0], b = in[1];
-            sum[n] = fmaf(v[0], a.x, sum[n]), sum[n] = fmaf(v[1], a.y, sum[n]);
-            sum[n] = fmaf(v[2], a.z, sum[n]), sum[n] = fmaf(v[3], a.w, sum[n]);
-            sum[n] = fmaf(v[4], b.x, sum[n]), sum[n] = fmaf(v[5], b.y, sum[n]);
-            sum[n] = fmaf(v[6], b.z, sum[n]), sum[n] = fmaf(v[7], b.w, sum[n]);
-        }
-    }
-#pragma unroll 1
-    for (int i = 8 * eights + lane; i < cols; i += WARP) {
-        const float v = T::one(row, i);
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-            sum[n] = fmaf(v, query[n * width + i], sum[n]);
-    }
-}
-
-// Sums of N numbers over a warp's lanes, which are the bits of `warp_sum`: lane l gets that of number l / (WARP / N).
-// While there are several, each lane gives away half of them, so that eight take 9 exchanges and not 40.
-template <int N>
-__device__ __forceinline__ float warp_sums(float *v, int lane) {
-    if (N == 1)
-        return warp_sum(v[0]);
-    int o = WARP / 2;
-#pragma unroll
-    for (int left = N / 2; left > 0; left /= 2) {
-        const bool upper = (lane & o) != 0;
-#pragma unroll
-        for (int i = 0; i < left; ++i) {
-            const float keep = upper ? v[i + left] : v[i], give = upper ? v[i] : v[i + left];
-            v[i] = keep + __shfl_xor_sync(ALL_LANES, give, o);
-        }
-        o /= 2;
-    }
-    float sum = v[0];
-#pragma unroll
-    for (int left = WARP / 2 / N; left > 0; left /= 2)
-        sum += __shfl_xor_sync(ALL_LANES, sum, left);
-    return sum;
-}
-
-// N weights of a position, in loads of four.
-template <int N>
-__device__ __forceinline__ void weights_at(const float *p, float *w) {
-    if (N == 1) {
-        w[0] = p[0];
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < N / 4; ++i) {
-        const float4 a = reinterpret_cast<const float4 *>(p)[i];
-        w[4 * i] = a.x, w[4 * i + 1] = a.y, w[4 * i + 2] = a.z, w[4 * i + 3] = a.w;
-    }
-}
-
 // out[t, head] = Σ over positions up to the token's own of softmax(scale · q · k) · v. q, out: [tokens, heads ·
 // head_dim]. Up to N rows, a row being a head of a token, share keys and values, which are read and decoded once for them:
 // `together` heads of a group, and of `share` tokens those that follow each other in one sequence. Blocks: in x, sets of
@@ -217,70 +123,29 @@ __device__ __forceinline__ void attend(const float *q, const int *places, const 
         for (int chunk = blockIdx.z; chunk < chunks; chunk += gridDim.z) {
             const int from = CHUNK * chunk, n = min(late - from, CHUNK);
             __syncthreads(); // `query` is there; weights of the chunk before were used
-#pragma unroll(N == 1 ? 4 : 1)
-            for (int p = warp; p < n; p += warps) {
-                float s[N];
-                lane_products<K, N>(k + (from + p) * row_bytes<K>(head_dim), query, width, head_dim, lane, s);
-                const float score = warp_sums<N>(s, lane) * scale;
-                if (lane % (WARP / N) == 0)
-                    weight[p * N + lane / (WARP / N)] = score;
-            }
+            scores<K, N>(k + from * row_bytes<K>(head_dim), n, query, width, head_dim, scale, weight);
             __syncthreads();
 #pragma unroll 1
             for (int r = warp; r < rows; r += warps) {
                 const int own = min(seen[r] - from, n);
-                float m = -INFINITY, t = 0.0f;
-#pragma unroll 1
-                for (int p = lane; p < own; p += WARP)
-                    m = fmaxf(m, weight[p * N + r]);
-#pragma unroll
-                for (int o = WARP / 2; o > 0; o >>= 1)
-                    m = fmaxf(m, __shfl_xor_sync(ALL_LANES, m, o));
-#pragma unroll 1
-                for (int p = lane; p < own; p += WARP) {
-                    const float s = weight[p * N + r];
-                    // where all are −∞, that is the largest; what is no number has to stay none
-                    const float w = s == -INFINITY ? 0.0f : expf(s - m);
-                    weight[p * N + r] = w;
-                    t += w;
-                }
-                t = warp_sum(t);
-                if (lane == 0 && own > 0) {
-                    if (sums) {
-                        float *mark = marks + 2 * (place[r] * all + chunk);
-                        mark[0] = m, mark[1] = t;
-                    } else {
-                        done[r].add(m, t);
-                    }
+                float m, t;
+                soften<N>(weight + r, own, lane, &m, &t);
+                if (lane > 0 || own <= 0)
+                    continue;
+                if (sums) {
+                    float *mark = marks + 2 * (place[r] * all + chunk);
+                    mark[0] = m;
+                    mark[1] = t;
+                } else {
+                    done[r].add(m, t);
                 }
             }
             __syncthreads();
 #pragma unroll 1
             for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
-                float part[N], w[N];
-#pragma unroll
-                for (int r = 0; r < N; ++r)
-                    part[r] = 0.0f;
-                const u8 *at = v + from * row_bytes<V>(head_dim);
-                int p = 0;
-#pragma unroll(N == 8 ? 2 : 4)
-                for (; p < min(early - from, n); ++p) {
-                    const float x = V::at(at + p * row_bytes<V>(head_dim), c);
-                    weights_at<N>(weight + p * N, w);
-#pragma unroll
-                    for (int r = 0; r < N; ++r)
-                        part[r] = fmaf(w[r], x, part[r]);
-                }
-                // positions that the later tokens see, and the first does not
-#pragma unroll 1
-                for (; p < n; ++p) {
-                    const float x = V::at(at + p * row_bytes<V>(head_dim), c);
-                    weights_at<N>(weight + p * N, w);
-#pragma unroll
-                    for (int r = 0; r < N; ++r)
-                        if (from + p < seen[r])
-                            part[r] = fmaf(w[r], x, part[r]);
-                }
+                float part[N];
+                weighted<V, N>(v + from * row_bytes<V>(head_dim), c, head_dim, min(early - from, n), n, from, seen, weight,
+                               part);
 #pragma unroll
                 for (int r = 0; r < N; ++r) {
                     if (from >= seen[r])

@@ -56,6 +56,7 @@ const HEADERS: [(&str, &str); 4] = [
     ("types.cuh", include_str!("../kernels/types.cuh")),
     ("tile.cuh", include_str!("../kernels/tile.cuh")),
     ("codes.cuh", include_str!("../kernels/codes.cuh")),
+    ("attend.cuh", include_str!("../kernels/attend.cuh")),
 ];
 
 /// The PTX of all files.

@@ -139,7 +139,9 @@ fn a_tokens_bits_depend_on_its_position_alone() {
             let seqs: Vec<usize> = (0..2 * left).map(|k| if k % 2 == 0 { 0 } else { 1 + i % 2 }).collect();
             let seqs = if i % 3 == 0 { &vec![0; left] } else { &seqs };
             let out = mixed.step(seqs);
-            got.extend(seqs.iter().zip(out.chunks(DIM)).filter(|(seq, _)| **seq == 0).flat_map(|(_, out)| out.to_vec()));
+            got.extend(
+                seqs.iter().zip(out.chunks(DIM)).filter(|(seq, _)| **seq == 0).flat_map(|(_, out)| out.to_vec()),
+            );
         }
         assert!(want == got, "{shape:?}: beside others");
         let mut short = fed(&Limits { tokens: 9, sequences: 1, context: 128 });

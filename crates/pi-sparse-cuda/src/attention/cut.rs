@@ -8,7 +8,7 @@
 use crate::shared::part;
 use pi_core::Batch;
 
-/// Positions of a chunk, as in `attention.cu`.
+/// Positions of a chunk, as in `attend.cuh`.
 pub(super) const CHUNK: usize = 128;
 /// Rows for which there are kernels: what shares keys and values, heads of a group and tokens of a sequence.
 pub(super) const ROWS: [usize; 3] = [1, 4, 8];
@@ -165,7 +165,10 @@ mod tests {
         assert_eq!(of(four, 16, 16), (4, 4, 1, 4));
         assert_eq!(of(four, 17, 1), (4, 4, 1, 1), "too few blocks for two tokens each");
         assert_eq!((of(four, 512, 1), of(seven, 512, 1)), ((8, 4, 2, 1), (8, 7, 1, 1)));
-        assert_eq!((of(many, 512, 1), of(many, 512, 200), of(many, 512, 512)), ((8, 1, 8, 1), (4, 1, 2, 1), (1, 1, 1, 1)));
+        assert_eq!(
+            (of(many, 512, 1), of(many, 512, 200), of(many, 512, 512)),
+            ((8, 1, 8, 1), (4, 1, 2, 1), (1, 1, 1, 1))
+        );
         assert_eq!(four.cut(1, 1, 128).parts, 1, "a short context needs no second kernel");
         assert_eq!(four.chunks(512, 128), Some([0, 0]));
         assert_eq!(four.chunks(512, 129), four.chunks(16, 129));
@@ -174,9 +177,8 @@ mod tests {
 
     #[test]
     fn positions_are_counted_as_they_are_read() {
-        let batch: Vec<_> = [(0, 5), (0, 6), (0, 7), (2, 0), (0, 8), (2, 1), (2, 2)]
-            .map(|(seq, pos)| BatchToken { seq, pos })
-            .to_vec();
+        let batch: Vec<_> =
+            [(0, 5), (0, 6), (0, 7), (2, 0), (0, 8), (2, 1), (2, 2)].map(|(seq, pos)| BatchToken { seq, pos }).to_vec();
         assert_eq!(runs(&batch), 4);
         assert_eq!(positions(&batch, 1), 6 + 7 + 8 + 1 + 9 + 2 + 3);
         assert_eq!(positions(&batch, 2), 7 + 8 + 1 + 9 + 2 + 3);
