@@ -51,7 +51,7 @@ static SOURCES: [Source; FILES] = [
 const KERNELS: &str = include_str!("../ptx/KERNELS");
 
 /// What the files include, each after what it includes itself.
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 5] = [
     ("pi.cuh", include_str!("../kernels/pi.cuh")),
     ("types.cuh", include_str!("../kernels/types.cuh")),
     ("tile.cuh", include_str!("../kernels/tile.cuh")),

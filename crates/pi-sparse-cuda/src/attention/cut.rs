@@ -14,9 +14,10 @@ pub(super) const CHUNK: usize = 128;
 pub(super) const ROWS: [usize; 3] = [1, 4, 8];
 /// Shared memory that every device gives a block.
 const SHARED: usize = 40 << 10;
-/// So many blocks keep a device busy. A step that has no more shares its tokens' positions out as well.
-const BUSY: usize = 128;
-/// Blocks that such a step then has, or almost.
+/// A step that has no more blocks than this with one for each token and set of heads shares its tokens' positions out as well. With a larger
+/// number, steps of more tokens would need room for chunks.
+const FEW: usize = 128;
+/// Blocks that such a step then has, or almost, and that a step keeps whose tokens share blocks: several for each multiprocessor.
 const MANY: usize = 512;
 
 /// What attention is made of.
@@ -66,7 +67,7 @@ impl Heads {
 
     /// Tokens of a step up to which positions are shared out.
     fn few(&self) -> usize {
-        BUSY / self.sets().1
+        FEW / self.sets().1
     }
 
     /// The blocks of a step of so many tokens, at least one, of which `runs` times one is not of the sequence of the one before.
@@ -78,7 +79,7 @@ impl Heads {
             parts = (MANY / all).min(context.div_ceil(CHUNK)).max(1);
         } else {
             // tokens of one sequence, while that leaves enough blocks
-            let most = (self.rows().unwrap_or(1) / together).min(tokens / runs.max(1)).min(all / BUSY);
+            let most = (self.rows().unwrap_or(1) / together).min(tokens / runs.max(1)).min(all / MANY);
             share = most.max(1);
         }
         let kernel = ROWS.iter().position(|&rows| together * share <= rows).unwrap_or(ROWS.len() - 1);
@@ -136,7 +137,8 @@ mod tests {
                         assert!(cut.parts == 1 || cut.share == 1, "{cut:?}");
                         // few blocks only where there are no positions to be shared out
                         let blocks = cut.sets * tokens.div_ceil(cut.share) * cut.parts;
-                        assert!(blocks >= BUSY || cut.parts == context.div_ceil(CHUNK), "{blocks}, {cut:?}");
+                        assert!(blocks >= FEW || cut.parts == context.div_ceil(CHUNK), "{blocks}, {cut:?}");
+                        assert!(blocks >= MANY || cut.share == 1, "{blocks}, {cut:?}");
                         let [sums, marks] = heads.chunks(tokens, context).unwrap();
                         if cut.parts > 1 {
                             let rows = tokens * heads.heads * context.div_ceil(CHUNK);
@@ -163,7 +165,8 @@ mod tests {
         assert_eq!(of(seven, 8, 8), (8, 7, 1, 16));
         assert_eq!(of(all, 1, 1), (8, 8, 1, 32));
         assert_eq!(of(four, 16, 16), (4, 4, 1, 4));
-        assert_eq!(of(four, 17, 1), (4, 4, 1, 1), "too few blocks for two tokens each");
+        assert_eq!([of(four, 17, 1), of(four, 127, 1)], [(4, 4, 1, 1); 2], "too few blocks for two tokens each");
+        assert_eq!(of(four, 128, 1), (8, 4, 2, 1));
         assert_eq!((of(four, 512, 1), of(seven, 512, 1)), ((8, 4, 2, 1), (8, 7, 1, 1)));
         assert_eq!(
             (of(many, 512, 1), of(many, 512, 200), of(many, 512, 512)),
