@@ -127,10 +127,11 @@ __device__ __forceinline__ void attend(const float *q, const int *places, const 
             __syncthreads();
 #pragma unroll 1
             for (int r = warp; r < rows; r += warps) {
+                // none of a chunk's positions: that adds nothing
                 const int own = min(seen[r] - from, n);
                 float m, t;
                 soften<N>(weight + r, own, lane, &m, &t);
-                if (lane > 0 || own <= 0)
+                if (lane > 0)
                     continue;
                 if (sums) {
                     float *mark = marks + 2 * (place[r] * all + chunk);
