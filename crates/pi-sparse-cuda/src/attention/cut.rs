@@ -61,8 +61,9 @@ impl Heads {
         // shapes of files that are no attention are asked for, too
         let kv_heads = self.kv_heads.max(1);
         let group = (self.heads / kv_heads).max(1);
-        let together = group.min(self.rows().unwrap_or(1));
-        (together, kv_heads.saturating_mul(group.div_ceil(together)))
+        // as few sets as there can be, of one size as far as that goes
+        let sets = group.div_ceil(self.rows().unwrap_or(1));
+        (group.div_ceil(sets), kv_heads.saturating_mul(sets))
     }
 
     /// Tokens of a step up to which positions are shared out.
@@ -164,6 +165,7 @@ mod tests {
         assert_eq!(of(four, 1, 1), (4, 4, 1, 32), "no more parts than chunks");
         assert_eq!(of(seven, 8, 8), (8, 7, 1, 16));
         assert_eq!(of(all, 1, 1), (8, 8, 1, 32));
+        assert_eq!(of(Heads { heads: 12, kv_heads: 1, head_dim: 64 }, 1, 1), (8, 6, 1, 32), "two sets of a size");
         assert_eq!(of(four, 16, 16), (4, 4, 1, 4));
         assert_eq!([of(four, 17, 1), of(four, 127, 1)], [(4, 4, 1, 1); 2], "too few blocks for two tokens each");
         assert_eq!(of(four, 128, 1), (8, 4, 2, 1));
