@@ -270,7 +270,7 @@ impl Run {
                 Arg::At(marks),
                 Arg::At(mixed + row),
             ];
-            // SAFETY: as above; a block's rows have room, and so have chunks, of whose steps there is only one round.
+            // SAFETY: as above; a block's rows have room. Chunks have, too: steps that write them have few tokens, which are one round.
             unsafe { gpu.launch(attend, size, &args)? };
             if cut.parts > 1 {
                 let args =
