@@ -30,7 +30,11 @@ CUEMU_KERNEL(pi_round)
 CUEMU_KERNEL(pi_relu)
 CUEMU_KERNEL(pi_rope)
 #define REGISTER_KEEP(T) CUEMU_KERNEL(pi_keep_##T)
-#define REGISTER_ATTEND(K, V) CUEMU_KERNEL(pi_attend_##K##_##V)
+#define REGISTER_ATTEND(K, V)                                                                                          \
+    CUEMU_KERNEL(pi_attend_1_##K##_##V)                                                                                \
+    CUEMU_KERNEL(pi_attend_4_##K##_##V)                                                                                \
+    CUEMU_KERNEL(pi_attend_8_##K##_##V)
+CUEMU_KERNEL(pi_attend_join)
 KV_TYPES(REGISTER_KEEP)
 ATTEND_ALL(REGISTER_ATTEND)
 

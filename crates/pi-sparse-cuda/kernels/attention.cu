@@ -1,5 +1,5 @@
-// Attention with keys and values on the device: rotation, storing, and a softmax that goes over positions in tiles.
-#include "types.cuh"
+// Attention with keys and values on the device: rotation, storing, and a softmax that goes over positions in chunks.
+#include "attend.cuh"
 
 // Rotates the first `dims` numbers of each head. x: [tokens, heads · head_dim]; table: [tokens, dims], a cosine and a
 // sine for each pair; `halves`: pairs are (i, i + dims / 2), else (2 i, 2 i + 1). A thread per pair.
@@ -72,65 +72,117 @@ __device__ __forceinline__ void keep(const float *x, const int *places, int toke
     T::put(x + at * head_dim, head_dim, store + row * row_bytes<T>(head_dim), lane);
 }
 
-#define TILE 128
-
 // out[t, head] = Σ over positions up to the token's own of softmax(scale · q · k) · v. q, out: [tokens, heads ·
-// head_dim]. A block per head in x and token in y; dynamic shared memory for 2 · head_dim + TILE floats.
-template <class K, class V>
-__device__ __forceinline__ void attend(const float *q, const int *places, const u8 *keys, const u8 *values, int heads,
-                                       int kv_heads, int head_dim, int context, float scale, float *out) {
+// head_dim]. Up to N rows, a row being a head of a token, share keys and values, which are read and decoded once for them:
+// `together` heads of a group, and of `share` tokens those that follow each other in one sequence. Blocks: in x, sets of
+// heads; in y, `share` tokens; in z, who takes which chunks in turns. With `sums` ([tokens, heads, chunks of the context,
+// head_dim]) and `marks` ([…, 2]: largest score, sum of weights) chunks are written there, for `pi_attend_join`, and blocks
+// without a chunk end at once; without, z is 1, and `out` is written. Dynamic shared memory for N · (CHUNK + 2 · head_dim)
+// floats, head_dim being rounded up to 4.
+template <class K, class V, int N>
+__device__ __forceinline__ void attend(const float *q, const int *places, const u8 *keys, const u8 *values, int tokens,
+                                       int heads, int kv_heads, int head_dim, int context, float scale, int together,
+                                       int share, float *sums, float *marks, float *out) {
     PI_DYN_SHARED(float, shared);
-    PI_SHARED(float, most, 1);
-    float *query = shared, *sum = shared + head_dim, *weight = sum + head_dim;
+    PI_SHARED(Together, done, N);
+    PI_SHARED(int, seen, N);  // positions that a row sees
+    PI_SHARED(i64, place, N); // which it is of [tokens, heads]
+    const int width = (head_dim + 3) / 4 * 4;
+    float *weight = shared, *query = weight + CHUNK * N, *sum = query + N * width;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    const int t = blockIdx.y, head = blockIdx.x, seq = places[2 * t], seen = places[2 * t + 1] + 1;
-    const i64 base = ((i64)seq * kv_heads + head / (heads / kv_heads)) * context;
-    const u8 *k = keys + base * row_bytes<K>(head_dim), *v = values + base * row_bytes<V>(head_dim);
-    const i64 at = ((i64)t * heads + head) * head_dim;
-    for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
-        query[c] = q[at + c];
-        sum[c] = 0.0f;
-    }
-    float largest = -INFINITY, total = 0.0f; // the same in all threads
-    for (int from = 0; from < seen; from += TILE) {
-        const int n = min(seen - from, TILE);
-        __syncthreads(); // `query` is there; weights of the last tile were used
-        for (int p = warp; p < n; p += warps) {
-            const float s = warp_sum(lane_dot<K>(k + (from + p) * row_bytes<K>(head_dim), query, head_dim, lane));
-            if (lane == 0)
-                weight[p] = s * scale;
+    const int group = heads / kv_heads, sets = (group + together - 1) / together;
+    const int kv = blockIdx.x / sets, other = blockIdx.x % sets * together;
+    const int head = kv * group + other, here = min(together, group - other), all = (context - 1) / CHUNK + 1;
+    const int end = min(tokens, (int)(blockIdx.y + 1) * share);
+#pragma unroll 1
+    for (int first = blockIdx.y * share, next; first < end; first = next) {
+        // positions of a sequence follow each other
+        const int seq = places[2 * first], early = places[2 * first + 1] + 1;
+        for (next = first + 1; next < end && places[2 * next] == seq;)
+            ++next;
+        const int rows = (next - first) * here, late = early + (next - first) - 1, chunks = (late - 1) / CHUNK + 1;
+        if (blockIdx.z >= chunks)
+            continue;
+        const i64 base = ((i64)seq * kv_heads + kv) * context;
+        const u8 *k = keys + base * row_bytes<K>(head_dim), *v = values + base * row_bytes<V>(head_dim);
+        __syncthreads(); // the tokens before are done with what is shared
+        if (threadIdx.x < N) {
+            const int r = threadIdx.x;
+            seen[r] = r < rows ? early + r / here : 0;
+            place[r] = (i64)(first + r / here) * heads + head + r % here;
+            done[r].begin();
         }
         __syncthreads();
-        if (warp == 0) {
-            float m = -INFINITY;
-            for (int p = lane; p < n; p += WARP)
-                m = fmaxf(m, weight[p]);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < N * width; i += blockDim.x) {
+            const int r = i / width, c = i % width;
+            query[i] = r < rows && c < head_dim ? q[place[r] * head_dim + c] : 0.0f;
+            sum[i] = 0.0f;
+        }
+#pragma unroll 1
+        for (int chunk = blockIdx.z; chunk < chunks; chunk += gridDim.z) {
+            const int from = CHUNK * chunk, n = min(late - from, CHUNK);
+            __syncthreads(); // `query` is there; weights of the chunk before were used
+            scores<K, N>(k + from * row_bytes<K>(head_dim), n, query, width, head_dim, scale, weight);
+            __syncthreads();
+#pragma unroll 1
+            for (int r = warp; r < rows; r += warps) {
+                // none of a chunk's positions: that adds nothing
+                const int own = min(seen[r] - from, n);
+                float m, t;
+                soften<N>(weight + r, own, lane, &m, &t);
+                if (lane > 0)
+                    continue;
+                if (sums) {
+                    float *mark = marks + 2 * (place[r] * all + chunk);
+                    mark[0] = m;
+                    mark[1] = t;
+                } else {
+                    done[r].add(m, t);
+                }
+            }
+            __syncthreads();
+#pragma unroll 1
+            for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
+                float part[N];
+                weighted<V, N>(v + from * row_bytes<V>(head_dim), c, head_dim, min(early - from, n), n, from, seen, weight,
+                               part);
 #pragma unroll
-            for (int o = WARP / 2; o > 0; o >>= 1)
-                m = fmaxf(m, __shfl_xor_sync(ALL_LANES, m, o));
-            if (lane == 0)
-                most[0] = m;
+                for (int r = 0; r < N; ++r) {
+                    if (from >= seen[r])
+                        continue;
+                    if (sums)
+                        sums[(place[r] * all + chunk) * head_dim + c] = part[r];
+                    else
+                        sum[r * width + c] = done[r].sum(sum[r * width + c], part[r]);
+                }
+            }
         }
-        __syncthreads();
-        const float now = fmaxf(largest, most[0]);
-        // nothing but −∞ so far: there is nothing to be scaled down
-        const float fade = largest == now ? 1.0f : expf(largest - now);
-        largest = now;
-        float part = 0.0f;
-        for (int p = threadIdx.x; p < n; p += blockDim.x) {
-            weight[p] = now == -INFINITY ? 0.0f : expf(weight[p] - now);
-            part += weight[p];
-        }
-        total = total * fade + block_sum(part); // waits for all weights, too
-        for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
-            float s = sum[c] * fade;
-            for (int p = 0; p < n; ++p)
-                s = fmaf(weight[p], V::at(v + (from + p) * row_bytes<V>(head_dim), c), s);
-            sum[c] = s;
-        }
+        if (sums)
+            continue;
+#pragma unroll 1
+        for (int c = threadIdx.x; c < head_dim; c += blockDim.x)
+#pragma unroll 1
+            for (int r = 0; r < rows; ++r)
+                out[place[r] * head_dim + c] = sum[r * width + c] / done[r].total;
     }
-    for (int c = threadIdx.x; c < head_dim; c += blockDim.x)
-        out[at + c] = sum[c] / total;
+}
+
+// Puts together what `attend` wrote. A block per head in x and token in y.
+extern "C" __global__ void pi_attend_join(const float *sums, const float *marks, const int *places, int heads,
+                                          int head_dim, int context, float *out) {
+    const int t = blockIdx.y, head = blockIdx.x, chunks = places[2 * t + 1] / CHUNK + 1;
+    const i64 row = (i64)t * heads + head, first = row * ((context - 1) / CHUNK + 1);
+    for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
+        Together done;
+        done.begin();
+        float sum = 0.0f;
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+            done.add(marks[2 * (first + chunk)], marks[2 * (first + chunk) + 1]);
+            sum = done.sum(sum, sums[(first + chunk) * head_dim + c]);
+        }
+        out[row * head_dim + c] = sum / done.total;
+    }
 }
 
 #define KEEP(T)                                                                                                        \
@@ -138,12 +190,14 @@ __device__ __forceinline__ void attend(const float *q, const int *places, const 
                                            int context, u8 *store) {                                                   \
         keep<Keep##T>(x, places, tokens, heads, head_dim, context, store);                                             \
     }
-#define ATTEND(K, V)                                                                                                   \
-    extern "C" __global__ void pi_attend_##K##_##V(const float *q, const int *places, const u8 *keys,                  \
-                                                   const u8 *values, int heads, int kv_heads, int head_dim,            \
-                                                   int context, float scale, float *out) {                             \
-        attend<Keep##K, Keep##V>(q, places, keys, values, heads, kv_heads, head_dim, context, scale, out);             \
+#define ATTEND_ROWS(N, K, V)                                                                                           \
+    extern "C" __global__ void pi_attend_##N##_##K##_##V(                                                              \
+        const float *q, const int *places, const u8 *keys, const u8 *values, int tokens, int heads, int kv_heads,      \
+        int head_dim, int context, float scale, int together, int share, float *sums, float *marks, float *out) {      \
+        attend<Keep##K, Keep##V, N>(q, places, keys, values, tokens, heads, kv_heads, head_dim, context, scale,        \
+                                    together, share, sums, marks, out);                                                \
     }
+#define ATTEND(K, V) ATTEND_ROWS(1, K, V) ATTEND_ROWS(4, K, V) ATTEND_ROWS(8, K, V)
 #define KV_TYPES(M) M(F32) M(F16) M(Q8_0)
 #define ATTEND_ALL(M)                                                                                                  \
     M(F32, F32) M(F32, F16) M(F32, Q8_0) M(F16, F32) M(F16, F16) M(F16, Q8_0) M(Q8_0, F32) M(Q8_0, F16) M(Q8_0, Q8_0)

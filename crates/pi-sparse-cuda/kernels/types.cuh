@@ -368,10 +368,9 @@ __device__ __forceinline__ void lane_dots(const u8 *row, const float *x, int col
 #pragma unroll 1
         for (; e + (AT_ONCE - 1) * WARP < eights; e += AT_ONCE * WARP)
             eights_dots<T, N, AT_ONCE>(row, in, e, sum);
-        if (AT_ONCE > 1)
 #pragma unroll 1
-            for (; e < eights; e += WARP)
-                eights_dots<T, N, 1>(row, in, e, sum);
+        for (; e < eights; e += WARP)
+            eights_dots<T, N, 1>(row, in, e, sum);
     }
 #pragma unroll 1
     for (; e < eights; e += WARP) {

@@ -1,8 +1,11 @@
 //! Attention with keys and values in the device's memory, or in the host's.
 #![allow(unsafe_code)]
 
+mod cut;
+
 use crate::{
     KvPlace,
+    attention::cut::{Heads, ROWS},
     gpu::{Arg, GRID, Gpu, grid, int, threads},
     linear::{Linear, WARP},
     memory::{Memory, room},
@@ -19,10 +22,6 @@ use std::sync::Arc;
 
 /// Threads of all blocks here.
 const THREADS: u32 = 128;
-/// Positions of a tile, as in `attention.cu`.
-const TILE: usize = 128;
-/// Shared memory that every device gives a block.
-const SHARED: usize = 40 << 10;
 
 pub(crate) struct CudaAttention {
     gpu: Arc<Gpu>,
@@ -35,18 +34,21 @@ pub(crate) struct CudaAttention {
     rotate: CudaFunction,
     /// For keys and for values.
     keep: [CudaFunction; 2],
-    attend: CudaFunction,
+    /// For as many rows as [`ROWS`] says, while they have room.
+    attend: Vec<CudaFunction>,
+    /// Puts chunks together.
+    join: CudaFunction,
 }
 
 impl CudaAttention {
     pub(crate) fn new(gpu: &Arc<Gpu>, spec: &AttentionSpec) -> Result<Self> {
         spec.check()?;
-        if 4 * (2 * spec.head_dim + TILE) > SHARED {
+        let Some(most) = heads(spec).rows() else {
             return Err(Error::unsupported(
                 format!("heads of {} numbers", spec.head_dim),
                 "a block's shared memory has no room",
             ));
-        }
+        };
         let linear = |spec| Linear::new(gpu, spec);
         let (keys, values) = (spec.kv.keys.quant(), spec.kv.values.quant());
         Ok(Self {
@@ -57,7 +59,12 @@ impl CudaAttention {
             rope: spec.rope.as_ref().filter(|r| r.dims > 0).map(Rope::new),
             rotate: gpu.kernel("pi_rope")?,
             keep: [gpu.kernel(&format!("pi_keep_{keys}"))?, gpu.kernel(&format!("pi_keep_{values}"))?],
-            attend: gpu.kernel(&format!("pi_attend_{keys}_{values}"))?,
+            attend: ROWS
+                .into_iter()
+                .filter(|&rows| rows <= most)
+                .map(|rows| gpu.kernel(&format!("pi_attend_{rows}_{keys}_{values}")))
+                .collect::<Result<_>>()?,
+            join: gpu.kernel("pi_attend_join")?,
             spec: spec.clone(),
             gpu: gpu.clone(),
         })
@@ -65,8 +72,8 @@ impl CudaAttention {
 }
 
 impl CudaAttention {
-    fn widths(&self) -> [usize; 4] {
-        widths(self.spec.heads, self.spec.kv_heads, self.spec.head_dim)
+    fn heads(&self) -> Heads {
+        heads(&self.spec)
     }
 
     fn rope(&self) -> Option<(&Rope, &pi_core::RopeSpec)> {
@@ -88,7 +95,7 @@ impl Attention for CudaAttention {
             Store::new(gpu, rows.ok_or_else(|| gpu.no_memory(usize::MAX))?)
         };
         let (keys, values) = (store(s.kv.keys)?, store(s.kv.values)?);
-        let all = shared_room(self.widths(), limits.tokens);
+        let all = shared_room(self.heads(), limits);
         let lease = Lease::new(gpu);
         let mut shared = gpu.shared();
         shared.reserve(gpu, all)?;
@@ -106,15 +113,21 @@ impl Attention for CudaAttention {
     }
 }
 
+fn heads(spec: &AttentionSpec) -> Heads {
+    Heads { heads: spec.heads, kv_heads: spec.kv_heads, head_dim: spec.head_dim }
+}
+
 /// Numbers per token of what a step keeps in scratch: queries, keys, values, and what heads made of them.
-fn widths(heads: usize, kv_heads: usize, head_dim: usize) -> [usize; 4] {
-    let [wide, narrow] = [heads, kv_heads].map(|heads| heads * head_dim);
+fn widths(of: Heads) -> [usize; 4] {
+    let [wide, narrow] = [of.heads, of.kv_heads].map(|heads| heads * of.head_dim);
     [wide, narrow, narrow, wide]
 }
 
-/// Bytes of that.
-fn shared_room(widths: [usize; 4], tokens: usize) -> Option<usize> {
-    widths.into_iter().try_fold(0usize, |sum, width| sum.checked_add(part(tokens, width)?))
+/// Bytes of that, and of what heads made of chunks of positions.
+fn shared_room(of: Heads, limits: &Limits) -> Option<usize> {
+    let rows = widths(of).into_iter().map(|width| part(limits.tokens, width));
+    let chunks = of.chunks(limits.tokens, limits.context)?.map(Some);
+    rows.chain(chunks).try_fold(0usize, |sum, bytes| sum.checked_add(bytes?))
 }
 
 /// What `keys` and `values` of a run take.
@@ -126,7 +139,8 @@ pub(crate) fn cache_bytes(shape: &AttentionShape, limits: &Limits) -> u64 {
 
 /// What a run needs of the room that operators share.
 pub(crate) fn shared_bytes(shape: &AttentionShape, limits: &Limits) -> u64 {
-    taken(shared_room(widths(shape.heads, shape.kv_heads, shape.head_dim), limits.tokens))
+    let of = Heads { heads: shape.heads, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
+    taken(shared_room(of, limits))
 }
 
 /// Where keys or values are.
@@ -187,11 +201,12 @@ impl Run {
         let mut shared = gpu.shared();
         let tables = shared.tables(gpu, batch, op.rope())?;
         let mut at = shared.scratch(gpu);
-        let [q, k, v, mixed] = op.widths().map(|width| {
+        let mut room = |bytes: Option<usize>| {
             let here = at;
-            at += part(tokens, width).unwrap_or_default() as u64; // which is there: `open` reserved it
+            at += bytes.unwrap_or_default() as u64; // which is there: `open` reserved it
             here
-        });
+        };
+        let [q, k, v, mixed] = widths(op.heads()).map(|width| room(part(tokens, width)));
         for (linear, out) in [(&op.q, q), (&op.k, k), (&op.v, v)] {
             linear.queue(x, tokens, out, false)?;
         }
@@ -222,27 +237,47 @@ impl Run {
             // SAFETY: as above; a warp per token and head, places within the store as was checked.
             unsafe { gpu.launch(kernel, grid("tokens of a step", [blocks, 1, 1], THREADS)?, &args)? };
         }
-        for first in (0..tokens).step_by(GRID) {
-            let some = (tokens - first).min(GRID);
+        let cut = op.heads().cut(tokens, cut::runs(batch), self.limits.context);
+        let chunks = op.heads().chunks(tokens, self.limits.context).filter(|_| cut.parts > 1);
+        let [sums, marks] = match chunks {
+            Some(bytes) => bytes.map(|bytes| room(Some(bytes))),
+            None => [0; 2],
+        };
+        let attend = op.attend.get(cut.kernel).zip(op.heads().shared(ROWS[cut.kernel]));
+        let (attend, bytes) = attend.ok_or_else(|| Error::unsupported("attention", "a block has no room for a row"))?;
+        for first in (0..tokens).step_by(GRID * cut.share) {
+            let some = (tokens - first).min(GRID * cut.share);
             let size = LaunchConfig {
-                shared_mem_bytes: 4 * (2 * s.head_dim + TILE) as u32,
-                ..grid("heads", [s.heads, some, 1], THREADS)?
+                shared_mem_bytes: bytes as u32,
+                ..grid("heads", [cut.sets, some.div_ceil(cut.share), cut.parts], THREADS)?
             };
             let row = 4 * (first * s.heads * s.head_dim) as u64;
+            let places = Arg::At(tables.places + 8 * first as u64);
             let args = [
                 Arg::At(q + row),
-                Arg::At(tables.places + 8 * first as u64),
+                places,
                 stores[0],
                 stores[1],
+                int("tokens of a step", some)?,
                 int("heads", s.heads)?,
                 kv_heads,
                 head_dim,
                 context,
                 Arg::Float(s.scale),
+                int("heads of a block", cut.together)?,
+                int("tokens of a block", cut.share)?,
+                Arg::At(sums),
+                Arg::At(marks),
                 Arg::At(mixed + row),
             ];
-            // SAFETY: as above.
-            unsafe { gpu.launch(&op.attend, size, &args)? };
+            // SAFETY: as above; a block's rows have room. Chunks have, too: steps that write them have few tokens, which are one round.
+            unsafe { gpu.launch(attend, size, &args)? };
+            if cut.parts > 1 {
+                let args =
+                    [Arg::At(sums), Arg::At(marks), places, int("heads", s.heads)?, head_dim, context, Arg::At(mixed)];
+                // SAFETY: as above; the positions' chunks were written.
+                unsafe { gpu.launch(&op.join, grid("heads", [s.heads, some, 1], THREADS)?, &args)? };
+            }
         }
         // the scratch is ours until what reads it is queued
         end(mixed)
@@ -270,8 +305,10 @@ impl AttentionRun for Run {
             self.len[t.seq as usize] = t.pos as usize + 1;
         }
         self.stats.bytes += [&op.q, &op.k, &op.v, &op.o].into_iter().map(Dense::bytes).sum::<u64>();
-        let row = |ty: KvType| ty.row_bytes(s.head_dim).unwrap_or(0) * s.kv_heads;
-        let read: usize = batch.iter().map(|t| t.pos as usize + 1).sum();
+        let row = |ty: KvType| ty.row_bytes(s.head_dim).unwrap_or(0);
+        // of each head once for all that share it
+        let cut = op.heads().cut(tokens.max(1), cut::runs(batch), self.limits.context);
+        let read = cut::positions(batch, cut.share) * cut.sets;
         self.stats.bytes += (read * (row(s.kv.keys) + row(s.kv.values))) as u64;
         Ok(())
     }

@@ -52,12 +52,13 @@ static SOURCES: [Source; FILES] = [
 const KERNELS: &str = include_str!("../ptx/KERNELS");
 
 /// What the files include, each after what it includes itself.
-const HEADERS: [(&str, &str); 5] = [
+const HEADERS: [(&str, &str); 6] = [
     ("pi.cuh", include_str!("../kernels/pi.cuh")),
     ("types.cuh", include_str!("../kernels/types.cuh")),
     ("tile.cuh", include_str!("../kernels/tile.cuh")),
     ("codes.cuh", include_str!("../kernels/codes.cuh")),
     ("tensor.cuh", include_str!("../kernels/tensor.cuh")),
+    ("attend.cuh", include_str!("../kernels/attend.cuh")),
 ];
 
 /// The PTX of all files.

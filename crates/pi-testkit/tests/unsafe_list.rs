@@ -10,6 +10,7 @@ use std::{
 const LIST: [(&str, &str); 28] = [
     ("crates/pi-cuda-emu/src/driver.rs", "loads the emulated driver"),
     ("crates/pi-cuda-emu/src/lib.rs", "runs the emulator, which is C++"),
+    ("crates/pi-cuda-emu/tests/attention.rs", "runs kernels"),
     ("crates/pi-cuda-emu/tests/emulator.rs", "runs kernels"),
     ("crates/pi-cuda-emu/tests/kernels.rs", "runs kernels"),
     ("crates/pi-engine/tests/engine/common/counting.rs", "a global allocator that counts"),

@@ -1,4 +1,4 @@
-//! Attention: grouped heads, rotation, several sequences in a step, truncation, and batches that do not fit.
+//! Attention: grouped heads, rotation, several sequences in a step, long ones, truncation, and batches that do not fit.
 
 use super::{Checked, close, dot, hidden, linear, matrix, random, refused, text, tolerance, wide};
 use crate::Random;
@@ -43,6 +43,11 @@ pub(super) fn check(device: &dyn Device) -> Checked {
         let rope = rope(RopeKind::Interleaved, 32, plain, None);
         let case = Case::new(QuantType::F32, 64, 4, 2, rope, kv, false, 32);
         case.check(device).map_err(|e| format!("attention with {kv:?}: {e}"))?;
+    }
+    for (heads, kv_heads, kv) in [(4, 1, KvType::F32), (7, 1, KvType::F16), (2, 2, KvType::F32)] {
+        let rope = rope(RopeKind::SplitHalf, 16, plain, None);
+        let case = Case::new(QuantType::F32, 24, heads, kv_heads, rope, kv.into(), false, HEAD);
+        case.check_long(device).map_err(|e| format!("long attention, {heads}/{kv_heads} heads, {kv:?}: {e}"))?;
     }
     specs(device)
 }
@@ -171,6 +176,22 @@ impl Case {
         let stats = run.take_stats();
         if stats.bytes == 0 || run.take_stats().bytes != 0 {
             return Err("bytes read were not counted, or not taken".into());
+        }
+        Ok(())
+    }
+
+    /// Contexts that devices share out over threads, or blocks: sequences whose ends are around multiples of 128.
+    fn check_long(&self, device: &dyn Device) -> Checked {
+        let op = device.attention(&self.spec).map_err(text)?;
+        let mut run = op.open(&Limits { tokens: 126, sequences: 3, context: 300 }).map_err(text)?;
+        let mut rng = Random(24);
+        let mut seqs = vec![Sequence::default(); 3];
+        self.step(device, &mut *run, &mut seqs, &[0; 126], &mut rng)?;
+        for _ in 0..2 {
+            self.step(device, &mut *run, &mut seqs, &[1; 126], &mut rng)?;
+        }
+        for batch in [&[0, 1, 2][..], &[0, 1], &[1, 1, 2, 1, 0, 0, 0], &[0], &[1]] {
+            self.step(device, &mut *run, &mut seqs, batch, &mut rng)?;
         }
         Ok(())
     }
