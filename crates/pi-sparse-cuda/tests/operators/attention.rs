@@ -1,11 +1,9 @@
-//! Attention whose positions are shared out over blocks, beside the CPU's reference. On the emulated driver, or with `PI_CUDA_TEST=real` on a
-//! GPU.
+//! Attention whose positions are shared out over blocks, beside the CPU's reference.
 
 use pi_core::{
     AttentionRun, AttentionSpec, BatchToken, Device, Hidden, KvType, KvTypes, Limits, LinearSpec, Matrix, OpStats,
     QuantType, Write,
 };
-use pi_cuda_emu::use_driver;
 use pi_sparse_cpu::{CpuDevice, Kernels, Pool};
 use pi_sparse_cuda::{Cuda, CudaOptions, KvPlace, TensorCores};
 use pi_testkit::Random;
@@ -16,14 +14,7 @@ const LIMITS: Limits = Limits { tokens: 260, sequences: 3, context: 300 };
 
 /// Without tensor cores: what they multiply differs from what floats do in its last bits, and rounding of keys and values may make more of that.
 fn cuda(kv: KvPlace) -> Option<Cuda> {
-    match use_driver() {
-        Ok(()) => Some(Cuda::open_with(0, &CudaOptions::default().kv(kv).tensor_cores(TensorCores::Off)).unwrap()),
-        Err(e) => {
-            assert!(std::env::var_os("CI").is_none(), "{e}");
-            eprintln!("SKIPPED: {e}");
-            None
-        }
-    }
+    super::cuda_with(&CudaOptions::default().kv(kv).tensor_cores(TensorCores::Off))
 }
 
 /// Each output is one of the inputs: exact, whatever multiplies, so that all devices have the same queries, keys and values.

@@ -1,5 +1,7 @@
 //! Operators through the driver: an emulated one, or with `PI_CUDA_TEST=real` that of a GPU.
 
+mod attention;
+
 use pi_core::{
     Activation, ActiveSet, Dense, Device, Down, Error, FfnWeights, Gating, Hidden, Limits, LinearSpec, Matrix,
     NeuronSet, NormSpec, OpStats, QuantType, Write,
@@ -10,8 +12,12 @@ use pi_testkit::{Random, kernels::random_row};
 use std::sync::Arc;
 
 fn cuda() -> Option<Cuda> {
+    cuda_with(&CudaOptions::default())
+}
+
+fn cuda_with(options: &CudaOptions) -> Option<Cuda> {
     match use_driver() {
-        Ok(()) => Some(Cuda::open(0).unwrap()),
+        Ok(()) => Some(Cuda::open_with(0, options).unwrap()),
         Err(e) => {
             assert!(std::env::var_os("CI").is_none(), "{e}");
             eprintln!("SKIPPED: {e}");
