@@ -1,8 +1,6 @@
 // Predictors of two matrices: bits come out of the second product, so no vector as wide as the layer is written.
 #include "types.cuh"
 
-typedef unsigned long long u64;
-
 // What PowerInfer's predictors round inputs of F16 matrices to. What is beyond F16 stays as it is.
 __device__ __forceinline__ float to_half(float v) {
     if (fabsf(v) > 65504.0f)
@@ -32,16 +30,17 @@ extern "C" __global__ void pi_relu(i64 n, int rounds, float *x) {
     }
 }
 
-// marks[t, word]: bit i is set if row 64 word + i of w, times x[t], reaches the threshold. w: [rows, cols]; x: [tokens,
-// cols]. Blocks of eight warps; a word each in x, FEW tokens each in y.
+// out[t, half]: bit i is set if row 32 half + i of w, times x[t], reaches the threshold: halves of words, the lower first.
+// w: [rows, cols]; x: [tokens, cols]. Blocks of eight warps; a half each in x, as many as all words have; FEW tokens each
+// in y.
 template <class T>
 __device__ __forceinline__ void marks(const u8 *w, const float *x, int rows, int cols, int tokens, float threshold,
-                                      u64 *out) {
-    PI_SHARED(u32, on, FEW * 64);
+                                      u32 *out) {
+    PI_SHARED(u32, on, FEW *WARP);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const int first = FEW * blockIdx.y, some = min(FEW, tokens - first);
-    for (int i = warp; i < 64; i += warps) {
-        const int row = 64 * blockIdx.x + i;
+    for (int i = warp; i < WARP; i += warps) {
+        const int row = WARP * blockIdx.x + i;
         const u8 *r = w + min(row, rows - 1) * row_bytes<T>(cols);
         float v[FEW];
         warp_dots<T>(r, x + (i64)first * cols, cols, some, lane, v);
@@ -49,20 +48,19 @@ __device__ __forceinline__ void marks(const u8 *w, const float *x, int rows, int
 #pragma unroll
             for (int n = 0; n < FEW; ++n)
                 if (n < some)
-                    on[64 * n + i] = row < rows && (v[n] >= threshold || v[n] != v[n]);
+                    on[WARP * n + i] = row < rows && (v[n] >= threshold || v[n] != v[n]);
     }
     __syncthreads();
     if (warp < some) { // a warp for each token: a block has more warps than FEW
-        const u64 low = __ballot_sync(ALL_LANES, on[64 * warp + lane]);
-        const u64 high = __ballot_sync(ALL_LANES, on[64 * warp + WARP + lane]);
+        const u32 half = __ballot_sync(ALL_LANES, on[WARP * warp + lane]);
         if (lane == 0)
-            out[(i64)(first + warp) * gridDim.x + blockIdx.x] = low | high << 32;
+            out[(i64)(first + warp) * gridDim.x + blockIdx.x] = half;
     }
 }
 
 #define MARKS(T)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(8 * WARP, 3)                                                          \
-        pi_marks_##T(const u8 *w, const float *x, int rows, int cols, int tokens, float threshold, u64 *out) {         \
+        pi_marks_##T(const u8 *w, const float *x, int rows, int cols, int tokens, float threshold, u32 *out) {         \
         marks<T>(w, x, rows, cols, tokens, threshold, out);                                                            \
     }
 FOR_TYPES(MARKS)

@@ -145,8 +145,8 @@ impl Run {
                 Arg::Float(op.threshold),
                 Arg::At(marks + 8 * (first * words) as u64),
             ];
-            let size = grid("neurons of a predictor", [words, some.div_ceil(FEW), 1], THREADS)?;
-            // SAFETY: as above; a block per word.
+            let size = grid("neurons of a predictor", [2 * words, some.div_ceil(FEW), 1], THREADS)?;
+            // SAFETY: as above; a block per half of a word.
             unsafe { gpu.launch(&op.marks, size, &args)? };
         }
         Ok(())
