@@ -9,7 +9,7 @@
 //! end of a row stay as they are; they are repacked each time they are used, so such rows should not be.
 
 use super::lanes::*;
-use super::rows::{self, ROWS, TOKENS};
+use super::rows::{self, ROWS};
 use crate::activations::lanes15::{BYTES, SCALE, SUMS};
 use std::arch::x86_64::*;
 
@@ -128,16 +128,7 @@ pub(super) fn tile<const P: usize, const O: i16, const M: bool>(
     codes: impl Fn(&[u8; P], usize) -> [__m256i; 4] + Copy,
     fill: fn(&[u8]) -> [u8; P],
 ) {
-    for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
-        let x = (x.get(c * TOKENS * row_bytes..).unwrap_or(&[]), row_bytes);
-        match y.len() / stride {
-            0 => {}
-            1 | 2 => some_tokens::<2, P, O, M>(w, x, (y, stride), codes, fill),
-            3 | 4 => some_tokens::<4, P, O, M>(w, x, (y, stride), codes, fill),
-            5 | 6 => some_tokens::<6, P, O, M>(w, x, (y, stride), codes, fill),
-            _ => some_tokens::<TOKENS, P, O, M>(w, x, (y, stride), codes, fill),
-        }
-    }
+    rows::by_tokens!(some_tokens::<P, O, M>, w, (x, row_bytes), (y, stride), codes, fill);
 }
 
 /// The same for `T` tokens or one less.
@@ -155,10 +146,7 @@ fn some_tokens<const T: usize, const P: usize, const O: i16, const M: bool>(
     for (c, some) in w.chunks(ROWS).enumerate() {
         let mut totals = [[_mm256_setzero_ps(); T]; ROWS];
         for s in 0..in_all {
-            let mut xs = [&[0; BYTES]; T];
-            for t in 0..T {
-                xs[t] = blocks[t].get(s).unwrap_or(xs[t]);
-            }
+            let xs = rows::block_of(&blocks, s);
             for (r, (row, totals)) in some.iter().zip(&mut totals).enumerate() {
                 rows::ask_next(row, w.get(ROWS * (c + 1) + r), (s + 1) * P, in_all * P, P);
                 let mut filled = [0; P];

@@ -67,6 +67,16 @@ pub(super) fn tokens<const T: usize, const B: usize>(x: &[u8], row_bytes: usize,
     })
 }
 
+/// Block `s` of each token; zeros of those that end before.
+#[inline(always)]
+pub(super) fn block_of<'a, const T: usize, const B: usize>(blocks: &[&'a [[u8; B]]; T], s: usize) -> [&'a [u8; B]; T] {
+    let mut all = [&[0; B]; T];
+    for t in 0..T {
+        all[t] = blocks[t].get(s).unwrap_or(all[t]);
+    }
+    all
+}
+
 /// Asks for the next `n` bytes of a row: those `at`, or, if that is its end, the first of the row to come after it.
 #[inline(always)]
 pub(super) fn ask_next(row: &[u8], later: Option<&&[u8]>, at: usize, end: usize, n: usize) {
@@ -94,6 +104,23 @@ pub(super) fn store_sums<const T: usize>(totals: &[[__m256; T]], y: &mut [f32], 
 pub(super) fn equal(w: &[&[u8]]) -> bool {
     w.iter().all(|row| row.len() == w[0].len())
 }
+
+/// Calls `$some::<T, …>` with [`TOKENS`] rows of activations at a time, or as many as are left; `T` is the next even number of them.
+macro_rules! by_tokens {
+    ($some:ident::<$($generic:ident),*>, $w:expr, ($x:expr, $row_bytes:expr), ($y:expr, $stride:expr), $($rest:ident),*) => {
+        for (c, y) in $y.chunks_mut(rows::TOKENS * $stride).enumerate() {
+            let x = ($x.get(c * rows::TOKENS * $row_bytes..).unwrap_or(&[]), $row_bytes);
+            match y.len() / $stride {
+                0 => {}
+                1 | 2 => $some::<2, $($generic),*>($w, x, (y, $stride), $($rest),*),
+                3 | 4 => $some::<4, $($generic),*>($w, x, (y, $stride), $($rest),*),
+                5 | 6 => $some::<6, $($generic),*>($w, x, (y, $stride), $($rest),*),
+                _ => $some::<{ rows::TOKENS }, $($generic),*>($w, x, (y, $stride), $($rest),*),
+            }
+        }
+    };
+}
+pub(super) use by_tokens;
 
 /// The table entry from `dots`, `tiles` (for a multiple of four rows) and `axpys`, for rows of equal length, and `decode`.
 macro_rules! row_kernels {

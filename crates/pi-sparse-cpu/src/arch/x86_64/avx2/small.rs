@@ -6,7 +6,7 @@
 //! so one row, four, and a tile of rows and tokens give the same bits.
 
 use super::lanes::*;
-use super::rows::{self, ROWS, TOKENS};
+use super::rows::{self, ROWS};
 use crate::activations::pairs15::{BYTES, SCALE, SUMS};
 use std::arch::x86_64::*;
 
@@ -109,16 +109,7 @@ pub(super) fn tile<const P: usize, const O: i16>(
     unpack: impl Fn(&[u8; P]) -> Pair + Copy,
     fill: fn(&[u8]) -> [u8; P],
 ) {
-    for (c, y) in y.chunks_mut(TOKENS * stride).enumerate() {
-        let x = x.get(c * TOKENS * row_bytes..).unwrap_or(&[]);
-        match y.len() / stride {
-            0 => {}
-            1 | 2 => some_tokens::<2, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
-            3 | 4 => some_tokens::<4, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
-            5 | 6 => some_tokens::<6, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
-            _ => some_tokens::<TOKENS, P, O>(w, (x, row_bytes), (y, stride), unpack, fill),
-        }
-    }
+    rows::by_tokens!(some_tokens::<P, O>, w, (x, row_bytes), (y, stride), unpack, fill);
 }
 
 /// The same for `T` tokens or one less.
@@ -137,10 +128,7 @@ fn some_tokens<const T: usize, const P: usize, const O: i16>(
     for (c, some) in w.chunks(ROWS).enumerate() {
         let mut totals = [[_mm256_setzero_ps(); T]; ROWS];
         for s in 0..in_all {
-            let mut xs = [&[0; BYTES]; T];
-            for t in 0..T {
-                xs[t] = blocks[t].get(s).unwrap_or(xs[t]);
-            }
+            let xs = rows::block_of(&blocks, s);
             for (r, (row, totals)) in some.iter().zip(&mut totals).enumerate() {
                 rows::ask_next(row, w.get(ROWS * (c + 1) + r), (s + 1) * PAIRS * P, in_all * PAIRS * P, PAIRS * P);
                 let (whole, lone) = row.as_chunks::<P>();
