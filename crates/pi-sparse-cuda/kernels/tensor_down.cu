@@ -2,7 +2,7 @@
 //
 // A row's scale is that of one number of what is summed, so that codes cannot be scaled afterwards: weights are decoded,
 // and split in two numbers of F16, as inputs are. Eight columns of sixteen neurons are brought near one size: what is below
-// a millionth of the largest of them loses bits.
+// a hundred-thousandth of the largest of them loses bits.
 #include "tensor.cuh"
 
 template <class T>
