@@ -238,8 +238,7 @@ fn options(text: &str) -> Result<CudaOptions, String> {
             word => match word.strip_prefix("crossover=").map(str::parse) {
                 Some(Ok(reads)) if reads >= 0.0 => options.crossover(reads),
                 _ => {
-                    let words =
-                        "no-graphs, no-tensor-cores, nvrtc, crossover=READS (0 or more, or inf), or several with commas";
+                    let words = "no-graphs, no-tensor-cores, nvrtc, crossover=READS (0 or more, or inf), or several with commas";
                     return Err(format!("{VARIABLE}={text}: {word} is none of {words}"));
                 }
             },

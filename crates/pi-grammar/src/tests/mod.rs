@@ -1,5 +1,6 @@
 //! Answers are written by chance, under a form, and looked at by code that knows nothing of how the form was compiled.
 
+mod aside;
 mod hostile;
 mod languages;
 mod schema_parts;
