@@ -29,10 +29,18 @@ impl Computed {
     /// Accepts a token, if there is one, and computes the next mask, here.
     pub(crate) fn here(mut parser: Parser, token: Option<TokenId>) -> Self {
         let began = Instant::now();
-        let accepted = token.map_or(Ok(()), |token| parser.consume_token(token));
-        let mask = accepted.and_then(|()| parser.compute_mask()).map_err(|e| e.to_string());
+        let mask = match token.map_or(Ok(()), |token| parser.consume_token(token)) {
+            // to ask for a mask then would be a mistake, which llguidance does not forget
+            Ok(()) if token.is_some() && is_over(&parser) => Err("the answer is complete".into()),
+            accepted => accepted.and_then(|()| parser.compute_mask()).map_err(|e| e.to_string()),
+        };
         Self { parser, mask, time: began.elapsed() }
     }
+}
+
+/// Whether an answer is complete.
+pub(crate) fn is_over(parser: &llguidance::Matcher) -> bool {
+    parser.is_stopped() && !parser.is_error()
 }
 
 /// The thread. It ends when this is dropped; what it is computing then is broken off.

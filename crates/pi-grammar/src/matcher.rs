@@ -1,6 +1,6 @@
 //! The constraint on one answer.
 
-use crate::aside::{Aside, Computed, Gone, Parser};
+use crate::aside::{Aside, Computed, Gone, Parser, is_over};
 use llguidance::{TokenParser, toktrie::SimpleVob};
 use pi_engine::{Constraint, Error, Result, pi_core::text::TokenId};
 use std::{task::Waker, time::Duration};
@@ -91,11 +91,6 @@ impl Matcher {
     }
 }
 
-/// Whether an answer is complete.
-fn is_over(parser: &llguidance::Matcher) -> bool {
-    parser.is_stopped() && !parser.is_error()
-}
-
 /// Tokens in one word of a mask.
 const WORD: usize = 32;
 
@@ -139,7 +134,7 @@ impl Constraint for Matcher {
 
     fn accept(&mut self, token: TokenId) -> Result<()> {
         if self.parser.is_none() {
-            self.compute().map_err(Self::failed)?; // nobody wanted it
+            let _ = self.compute(); // nobody wanted it; if it failed, so does what follows
         }
         self.next = None;
         let slow = self.time >= SLOW;
