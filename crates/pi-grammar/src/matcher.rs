@@ -3,17 +3,30 @@
 use crate::aside::{Aside, Computed, Gone, Parser, is_over};
 use llguidance::{TokenParser, toktrie::SimpleVob};
 use pi_engine::{Constraint, Error, Result, pi_core::text::TokenId};
-use std::{task::Waker, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    task::Waker,
+    time::Duration,
+};
 
 /// A mask that took this long is slow: the next is begun as soon as its token is accepted, and not only when somebody asks for it.
 /// Whoever asks and could do something else meanwhile is kept for no longer than this.
 const SLOW: Duration = Duration::from_millis(1);
+/// What a form has to its credit, all its answers together: one for each mask that was not slow, and this much less for each millisecond of
+/// one that was (which may be the fault of a busy machine).
+const PRICE: u32 = 20;
+/// With so much to its credit, a form's masks are computed where they are asked for: to hand one over takes some 25 µs, which is more than
+/// usual masks take. So whoever makes a form to hold others up does it with one mask of a thousand. Twice as much is the most there can be.
+const TRUSTED: u32 = 1000;
 
 /// Follows one answer through a compiled form.
 ///
 /// A mask takes microseconds as a rule, but some forms need seconds for one. Whoever asks [`is_ready`](Constraint::is_ready) is kept for
 /// a millisecond at most: the mask is computed on a thread that belongs to this answer and ends with the matcher, whatever it is computing.
-/// Whoever just calls [`mask`](Constraint::mask) waits.
+/// Only where a thousand masks of a form took less than that is the next computed here. Whoever just calls [`mask`](Constraint::mask) waits.
 pub struct Matcher {
     /// None while a mask is computed aside.
     parser: Option<Parser>,
@@ -26,6 +39,8 @@ pub struct Matcher {
     aside: Option<Aside>,
     /// Whether somebody asks when masks are ready. To accept a token may take as long as a mask that was slow: then that is done aside too.
     asked: bool,
+    /// The form's, shared by all its answers.
+    credit: Arc<AtomicU32>,
 }
 
 impl Matcher {
@@ -36,7 +51,7 @@ impl Matcher {
     fn of(parser: llguidance::Matcher) -> Self {
         let complete = is_over(&parser);
         let (parser, time) = (Some(Box::new(parser)), Duration::ZERO);
-        Self { parser, next: None, complete, time, aside: None, asked: false }
+        Self { parser, next: None, complete, time, aside: None, asked: false, credit: Arc::default() }
     }
 
     /// Computes the first mask. False if no token can be the first.
@@ -50,7 +65,8 @@ impl Matcher {
     /// The same, from where this one is on; `None` while a mask is computed aside.
     pub(crate) fn another(&self) -> Option<Self> {
         let parser = self.parser.as_ref()?.deep_clone();
-        Some(Self { next: self.next.clone(), time: self.time, ..Self::of(parser) })
+        let (next, credit) = (self.next.clone(), self.credit.clone());
+        Some(Self { next, credit, time: self.time, ..Self::of(parser) })
     }
 
     fn failed(error: impl ToString) -> Error {
@@ -87,8 +103,22 @@ impl Matcher {
         let Computed { parser, mask, time } = computed.map_err(|Gone| "computing what may come next failed")?;
         self.complete = is_over(&parser);
         (self.parser, self.time) = (Some(parser), time);
+        self.credit.store(credit(self.credit.load(Relaxed), time), Relaxed);
         mask
     }
+
+    /// Whether masks of this form can be expected to be quick.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.credit.load(Relaxed) >= TRUSTED
+    }
+}
+
+/// What a form has to its credit after a mask that took so long.
+fn credit(before: u32, time: Duration) -> u32 {
+    if time < SLOW {
+        return before.saturating_add(1).min(2 * TRUSTED);
+    }
+    before.saturating_sub(u32::try_from(time.as_millis()).map_or(u32::MAX, |ms| ms.saturating_mul(PRICE)))
 }
 
 /// Tokens in one word of a mask.
@@ -120,7 +150,7 @@ impl Constraint for Matcher {
             return true;
         }
         let fresh = self.parser.is_some();
-        if fresh && !self.begin(None) {
+        if fresh && (self.is_trusted() || !self.begin(None)) {
             return true;
         }
         let Some(aside) = &mut self.aside else { return true };
@@ -158,5 +188,33 @@ impl Constraint for Matcher {
 impl std::fmt::Debug for Matcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Matcher").field("complete", &self.is_complete()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Grammar, tests::compile};
+
+    #[test]
+    fn a_mask_that_nobody_waits_for_any_more_is_broken_off() {
+        for away in [true, false] {
+            let mut matcher = compile(&Grammar::Regex("[a-z]{9}".into()));
+            let cancel = matcher.parser.as_ref().unwrap().cancellation_handle().unwrap();
+            if away {
+                assert!(matcher.begin(None));
+            }
+            drop(matcher);
+            assert_eq!(cancel.is_cancelled(), away);
+        }
+    }
+
+    #[test]
+    fn credit_grows_slowly_and_a_slow_mask_takes_all_of_it() {
+        let (quick, ms) = (Duration::from_micros(30), Duration::from_millis);
+        assert_eq!((0..700).fold(0, |so_far, _| credit(so_far, quick)), 700);
+        let most = (0..9999).fold(0, |so_far, _| credit(so_far, quick));
+        assert_eq!((most, credit(most, ms(4)), credit(most, ms(51)) >= TRUSTED), (2000, 1920, false));
+        assert_eq!([ms(500), ms(1 << 40)].map(|time| credit(most, time)), [0, 0]);
     }
 }

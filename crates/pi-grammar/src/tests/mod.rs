@@ -33,7 +33,7 @@ fn compiler() -> &'static Compiler {
     ALL.get_or_init(|| Compiler::new(&**vocabulary()).unwrap())
 }
 
-fn compile(grammar: &Grammar) -> Matcher {
+pub(crate) fn compile(grammar: &Grammar) -> Matcher {
     compiler().compile(grammar).unwrap_or_else(|e| panic!("{grammar:?}: {e}"))
 }
 

@@ -87,6 +87,8 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::queue::Door;
+    use pi_engine::{SamplingParams, sampler::Chain};
     use std::{thread, time::Instant};
 
     #[test]
@@ -108,5 +110,33 @@ mod tests {
         let began = Instant::now();
         inbox.rest(short);
         assert!(began.elapsed() >= short, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_request_ends_a_rest() {
+        let (jobs, inbox) = inbox();
+        let job = Job {
+            prompt: vec![1],
+            options: Default::default(),
+            sampler: Box::new(Chain::new(SamplingParams::greedy(), 4).unwrap()),
+            form: None,
+            shown: Vec::new(),
+            logprobs: None,
+            reuse: false,
+            deadline: None,
+            events: tokio::sync::mpsc::unbounded_channel().0,
+            ticket: Door::new(1).enter().unwrap(),
+        };
+        let (long, began) = (Duration::from_secs(60), Instant::now());
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                jobs.send(job).unwrap();
+            });
+            inbox.rest(long);
+        });
+        assert!(began.elapsed() < long, "{:?}", began.elapsed());
+        assert_eq!(inbox.waiting().count(), 1);
+        assert!(inbox.wait().is_err());
     }
 }
