@@ -23,7 +23,7 @@ fn until_ready(matcher: &mut Matcher) -> usize {
     let waker = Waker::from(Arc::new(Says(said)));
     let mut waits = 0;
     while !matcher.is_ready(&waker) {
-        says.recv_timeout(Duration::from_secs(60)).expect("woken");
+        says.recv_timeout(Duration::from_secs(30)).expect("woken");
         waits += 1;
     }
     waits

@@ -522,6 +522,15 @@ mod tests {
         assert_eq!(door.inside(), 0);
     }
 
+    /// Waits for something.
+    fn until(done: impl Fn() -> bool, what: &str) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < 5 * LONG, "in vain: {what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     const LONG: Duration = Duration::from_secs(2);
 
     #[test]
@@ -533,9 +542,7 @@ mod tests {
             let began = Instant::now();
             let (slow, slow_said, in_vain) = sleepy(engine, door, LONG, 2);
             jobs.send(slow).unwrap();
-            while in_vain.load(SeqCst) == 0 {
-                thread::sleep(Duration::from_millis(1)); // until it is known to be slow
-            }
+            until(|| in_vain.load(SeqCst) > 0, "it is known to be slow");
             // one that comes while nothing else is to be done, and one beside it
             let others = [20, 20].map(|n| job(engine, door, &[5, 6, 7], n));
             for (other, said) in others {
@@ -578,14 +585,10 @@ mod tests {
             [late, left].into_iter().for_each(|job| jobs.send(job).unwrap());
             let error = tokens(late_said).unwrap_err();
             assert_eq!(error.body_json(), ApiError::deadline().body_json());
-            while in_vain.load(SeqCst) == 0 {
-                thread::sleep(Duration::from_millis(1));
-            }
+            until(|| in_vain.load(SeqCst) > 0, "the other waits");
             drop(left_said);
-            while door.inside() > 0 {
-                assert!(began.elapsed() < LONG, "nobody let go of it");
-                thread::sleep(Duration::from_millis(1));
-            }
+            until(|| door.inside() == 0, "it is let go of");
+            assert!(began.elapsed() < 4 * LONG, "{:?}", began.elapsed());
         });
     }
 
