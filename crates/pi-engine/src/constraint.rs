@@ -2,6 +2,7 @@
 
 use crate::{Error, Result, Sampler, sampler::argmax};
 use pi_core::text::TokenId;
+use std::task::Waker;
 
 /// What an answer must be like, token by token. One value follows one answer.
 pub trait Constraint: Send {
@@ -10,6 +11,17 @@ pub trait Constraint: Send {
     /// # Errors
     /// [`Error::Constraint`] if the constraint needs more work than it may do, or no token may come.
     fn mask(&mut self, logits: &mut [f32]) -> Result<()>;
+
+    /// Whether [`mask`](Self::mask) would answer soon. If not, what it needs is being computed elsewhere, and `waker` is woken when it is
+    /// there; only the last waker counts. What may come depends on accepted tokens alone, so a constraint can begin as soon as a token is
+    /// accepted, beside the model. Nobody has to ask: `mask` waits, if it must. But who makes several answers at once asks, and goes on
+    /// with the others meanwhile. For one who asks, a constraint may also be late with the rest: what [`accept`](Self::accept) would
+    /// have refused, `mask` refuses, and [`is_complete`](Self::is_complete) is certain only once this is true.
+    /// Always true for constraints that need no time.
+    fn is_ready(&mut self, waker: &Waker) -> bool {
+        let _ = waker;
+        true
+    }
 
     /// Goes on behind a token that the last mask allowed.
     ///
@@ -52,6 +64,11 @@ impl<S: Sampler> Sampler for Constrained<S> {
         let token = self.sampler.sample(logits)?;
         self.chosen = Some(token);
         Ok(token)
+    }
+
+    fn is_ready(&mut self, waker: &Waker) -> bool {
+        // what has failed is told at once
+        self.failed.is_some() || (self.sampler.is_ready(waker) && self.constraint.is_ready(waker))
     }
 
     fn accept(&mut self, token: TokenId) {

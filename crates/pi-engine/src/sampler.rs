@@ -9,7 +9,7 @@ use rand_pcg::{
     Pcg64Mcg,
     rand_core::{Rng, SeedableRng},
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, task::Waker};
 
 /// Chooses the next token. Implement it to replace the whole chain.
 pub trait Sampler {
@@ -18,6 +18,13 @@ pub trait Sampler {
     /// # Errors
     /// [`Error::Logits`] if they contain NaN or +∞, or nothing finite.
     fn sample(&mut self, logits: &mut [f32]) -> Result<TokenId>;
+    /// Whether [`sample`](Self::sample) would choose soon. If not, `waker` is woken when it would; only the last waker counts. Nobody has
+    /// to ask: `sample` waits, if it must. But who makes several answers at once can go on with the others meanwhile. For one who asks,
+    /// [`is_done`](Self::is_done) is certain only once this is true. Most samplers need no time.
+    fn is_ready(&mut self, waker: &Waker) -> bool {
+        let _ = waker;
+        true
+    }
     /// Tells the sampler that a token was added to the text, by the prompt or by sampling.
     fn accept(&mut self, token: TokenId);
     /// Whether the text is complete, so that no token needs to come. Most samplers never know.

@@ -54,7 +54,9 @@ impl Turn {
         self.max_tokens.is_some_and(|n| self.tokens.len() >= n)
     }
 
-    /// Chooses the next token and takes it in, unless it is one that ends the answer. Says why to stop, if so.
+    /// Chooses the next token and takes it in, unless it is one that ends the answer. Says why to stop, if so. This waits for the sampler. A
+    /// program with other answers to go on with asks [`Sampler::is_ready`] first, and when that is true [`Sampler::is_done`]: then the
+    /// answer was complete without this token.
     ///
     /// # Errors
     /// If the sampler refuses the logits, or chooses a token that the vocabulary does not have.

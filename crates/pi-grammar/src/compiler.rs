@@ -73,12 +73,12 @@ impl Compiler {
     pub fn compile(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let key = grammar.key();
-        if let Some(matcher) = key.as_ref().and_then(|key| kept().get(key).map(Matcher::another)) {
+        if let Some(matcher) = key.as_ref().and_then(|key| kept().get(key)?.another()) {
             return Ok(matcher);
         }
         let (matcher, bytes) = self.anew(grammar)?;
-        if let Some(key) = key {
-            kept().put(key, bytes, matcher.another());
+        if let (Some(key), Some(another)) = (key, matcher.another()) {
+            kept().put(key, bytes, another);
         }
         Ok(matcher)
     }

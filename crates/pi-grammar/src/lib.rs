@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `compiler` | the vocabulary as a tree, and what compiles for it |
 //! | `matcher` | the constraint on one answer |
+//! | `aside` | the thread that computes an answer's masks beside the model |
 //! | `grammar` | the forms there are |
 //! | `schema`, `multiples` | JSON schemas, made ready for llguidance |
 //! | `gbnf` | llama.cpp's grammars |
@@ -29,6 +30,7 @@
 //! | `cache` | forms that were compiled lately |
 //! | `error` | what can be wrong |
 
+mod aside;
 mod cache;
 mod compiler;
 mod error;

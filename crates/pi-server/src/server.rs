@@ -3,7 +3,8 @@
 use crate::{
     api,
     batch::{
-        job::{Event, Job},
+        inbox::{Inbox, Jobs, inbox},
+        job::Event,
         queue::Door,
         worker,
     },
@@ -24,10 +25,7 @@ use serde_json::Value;
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, Sender},
-    },
+    sync::Arc,
     time::Duration,
 };
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
@@ -43,7 +41,7 @@ pub struct Server {
 pub(crate) struct App {
     pub options: ServerOptions,
     pub state: Arc<State>,
-    pub jobs: Sender<Job>,
+    pub jobs: Jobs,
     pub door: Arc<Door>,
     /// Places for forms that are being compiled.
     pub compiling: Arc<Semaphore>,
@@ -76,7 +74,7 @@ impl Server {
             return wrong("api_keys: expected keys that are not empty");
         }
         let state = Arc::new(State::new(options.parallel));
-        let (jobs, todo) = mpsc::channel();
+        let (jobs, todo) = inbox();
         let door = Door::new(options.parallel.saturating_add(options.queue));
         let long_bodies = Arc::new(Semaphore::new(LONG_BODIES));
         let compiling = Arc::new(Semaphore::new(COMPILING));
@@ -93,7 +91,7 @@ impl Server {
                     let error = ApiError::ended(&why);
                     state.fail(why);
                     // who asked before that was known
-                    todo.try_iter().for_each(|job| job.end(Event::Failed(error.clone())));
+                    todo.waiting().for_each(|job| job.end(Event::Failed(error.clone())));
                 }
                 Err(_) => state.fail("the engine's thread panicked"),
             }
@@ -220,7 +218,7 @@ fn work(
     options: &ServerOptions,
     state: &State,
     load: impl FnOnce() -> Result<Loaded, String>,
-    todo: &Receiver<Job>,
+    todo: &Inbox,
 ) -> Result<(), String> {
     let loaded = load()?;
     let engine = &loaded.engine;

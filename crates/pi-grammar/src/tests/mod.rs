@@ -1,5 +1,6 @@
 //! Answers are written by chance, under a form, and looked at by code that knows nothing of how the form was compiled.
 
+mod aside;
 mod hostile;
 mod languages;
 mod schema_parts;
@@ -32,7 +33,7 @@ fn compiler() -> &'static Compiler {
     ALL.get_or_init(|| Compiler::new(&**vocabulary()).unwrap())
 }
 
-fn compile(grammar: &Grammar) -> Matcher {
+pub(crate) fn compile(grammar: &Grammar) -> Matcher {
     compiler().compile(grammar).unwrap_or_else(|e| panic!("{grammar:?}: {e}"))
 }
 

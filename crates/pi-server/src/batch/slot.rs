@@ -6,7 +6,10 @@ use crate::{
     logprobs::{TokenLogprob, likeliest},
 };
 use pi_engine::{Engine, Error, StopReason, Turn, pi_core::text::TokenId, sampler::log_sum_exp};
-use std::time::{Duration, Instant};
+use std::{
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 /// A sequence.
 #[derive(Default)]
@@ -25,6 +28,8 @@ pub(crate) struct Work {
     cached: usize,
     /// The newest token of the answer, which is yet to be computed.
     pub pending: Option<TokenId>,
+    /// The logits for the next token, while the sampler is not ready to choose it: this answer sits steps out.
+    kept: Option<Vec<f32>>,
     /// Log-probabilities that were not given away yet: their tokens have brought no text.
     held: Vec<TokenLogprob>,
     began: Instant,
@@ -38,7 +43,7 @@ impl Work {
         let turn =
             Turn::new(engine, &job.options, context - job.prompt.len() + 1).showing(std::mem::take(&mut job.shown));
         let _ = job.events.send(Event::Started);
-        Self { job, turn, cached, pending: None, held: Vec::new(), began: Instant::now(), prompted: None }
+        Self { job, turn, cached, pending: None, kept: None, held: Vec::new(), began: Instant::now(), prompted: None }
     }
 
     /// Whether nobody waits for the answer any more.
@@ -46,8 +51,18 @@ impl Work {
         self.job.events.is_closed()
     }
 
+    /// Whether logits are kept until the sampler can choose.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// The logits that were kept, once the sampler can choose; until then `waker` is left with it.
+    pub(crate) fn waited(&mut self, waker: &Waker) -> Option<Vec<f32>> {
+        if self.kept.is_some() && self.job.sampler.is_ready(waker) { self.kept.take() } else { None }
+    }
+
     /// Takes the logits after the newest token. `raw` is memory to work in; `full`: the context has no room for another token.
-    /// True if the answer is over.
+    /// Says why the answer is over, if it is. If the sampler cannot choose yet, the logits are kept and `waker` is woken when it can.
     ///
     /// # Errors
     /// If the logits are of no use.
@@ -56,10 +71,18 @@ impl Work {
         logits: &mut [f32],
         raw: &mut Vec<f32>,
         full: bool,
+        waker: &Waker,
     ) -> Result<Option<StopReason>, Error> {
         self.prompted.get_or_insert_with(Instant::now);
         if self.turn.is_full() {
             return Ok(Some(StopReason::Length));
+        }
+        if !self.job.sampler.is_ready(waker) {
+            self.kept = Some(logits.to_vec());
+            return Ok(None);
+        }
+        if self.job.sampler.is_done() && self.tokens() > 0 {
+            return Ok(Some(StopReason::Complete)); // it was not certain before
         }
         raw.clear();
         if self.job.logprobs.is_some() {

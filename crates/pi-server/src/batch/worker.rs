@@ -1,6 +1,7 @@
 //! The engine's thread: steps until there is nothing to do, then sleeps until a request comes.
 
 use super::{
+    inbox::Inbox,
     job::{Event, Job},
     prefix::{self, Free},
     share::{self, Pace},
@@ -8,7 +9,15 @@ use super::{
 };
 use crate::{error::ApiError, metrics::Metrics, state::State};
 use pi_engine::{Error, Session, StepToken, StopReason};
-use std::{collections::VecDeque, ops::Range, sync::mpsc::Receiver, time::Instant};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+/// While all answers wait for their samplers, it is looked this often whether somebody left or a request took too long.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// All slots, and who waits for one.
 pub(crate) struct Worker<'a> {
@@ -22,6 +31,8 @@ pub(crate) struct Worker<'a> {
     first: usize,
     raw: Vec<f32>,
     metrics: &'a Metrics,
+    /// Woken by samplers that can choose now.
+    waker: Waker,
     /// Why nothing can be computed any more.
     end: Option<String>,
 }
@@ -38,26 +49,30 @@ struct Part {
 ///
 /// # Errors
 /// That the accelerator was lost, and what it said, if the CPU is not to go on. All requests that it knows of have been told.
-pub(crate) fn run(session: Session, slots: usize, jobs: &Receiver<Job>, state: &State) -> Result<(), String> {
+pub(crate) fn run(session: Session, slots: usize, jobs: &Inbox, state: &State) -> Result<(), String> {
     let metrics = &state.metrics;
     state.lose(session.device_loss()); // when it was opened
     let slots = (0..slots).map(|_| Slot::default()).collect();
     let (queue, pace, raw) = (VecDeque::new(), Pace::default(), Vec::new());
-    let mut worker = Worker { session, slots, queue, pace, begun: 0, first: 0, raw, metrics, end: None };
+    let waker = jobs.waker();
+    let mut worker = Worker { session, slots, queue, pace, begun: 0, first: 0, raw, metrics, waker, end: None };
     loop {
         if worker.is_idle() {
             metrics.idle();
-            match jobs.recv() {
+            match jobs.wait() {
                 Ok(job) => worker.queue.push_back(job),
                 Err(_) => return Ok(()),
             }
         }
-        worker.queue.extend(jobs.try_iter());
-        worker.round();
+        worker.queue.extend(jobs.waiting());
+        let computed = worker.round();
         state.lose(worker.session.device_loss());
         if let Some(why) = worker.end.take() {
             worker.give_up(&why);
             return Err(why);
+        }
+        if !computed && !worker.is_idle() {
+            jobs.rest(LOOK);
         }
     }
 }
@@ -67,14 +82,15 @@ impl Worker<'_> {
         self.queue.is_empty() && self.slots.iter().all(|slot| slot.work.is_none())
     }
 
-    /// Lets go of who left, lets in who waits, and computes one step.
-    fn round(&mut self) {
+    /// Lets go of who left, lets in who waits, and computes one step. False if there was nothing to compute: all answers wait.
+    fn round(&mut self) -> bool {
         self.let_go();
+        self.go_on();
         self.let_in();
         self.metrics.occupied(self.slots.iter().filter(|s| s.work.is_some()).count(), self.queue.len());
         let (tokens, parts) = self.plan();
         if tokens.is_empty() {
-            return;
+            return false;
         }
         let began = Instant::now();
         self.compute(&tokens, &parts);
@@ -82,6 +98,7 @@ impl Worker<'_> {
         let time = began.elapsed();
         self.pace.measured(prompt, time);
         self.metrics.step(&mut self.session, time);
+        true
     }
 
     /// Requests that nobody waits for, and those that took too long.
@@ -104,6 +121,16 @@ impl Worker<'_> {
                 self.slots[index].work = None;
             } else if work.job.is_late(now) {
                 self.fail(index, ApiError::deadline());
+            }
+        }
+    }
+
+    /// Answers whose samplers had not been ready, and are.
+    fn go_on(&mut self) {
+        for index in 0..self.slots.len() {
+            let work = self.slots[index].work.as_mut();
+            if let Some(mut logits) = work.and_then(|work| work.waited(&self.waker)) {
+                self.advance(index, Some(&mut logits), 0);
             }
         }
     }
@@ -137,7 +164,7 @@ impl Worker<'_> {
         let mut prompts = Vec::new();
         let n = self.slots.len();
         for slot in (self.first..self.first + n).map(|i| i % n) {
-            let Some(work) = &self.slots[slot].work else { continue };
+            let Some(work) = self.slots[slot].work.as_ref().filter(|work| !work.is_waiting()) else { continue };
             match work.pending {
                 Some(token) => {
                     parts.push(Part { slot, tokens: tokens.len()..tokens.len() + 1, logits: true });
@@ -212,24 +239,30 @@ impl Worker<'_> {
     fn computed(&mut self, part: &Part, tokens: &[StepToken], row: usize) {
         let slot = &mut self.slots[part.slot];
         slot.computed.extend(tokens.iter().map(|t| t.token));
-        let Some(work) = &mut slot.work else { return };
-        if !part.logits {
-            return;
+        if part.logits {
+            self.advance(part.slot, None, row);
         }
+    }
+
+    /// Takes an answer on by a token: with logits that were kept, or else the session's.
+    fn advance(&mut self, index: usize, kept: Option<&mut [f32]>, row: usize) {
+        let slot = &mut self.slots[index];
         let full = slot.computed.len() >= self.session.context();
+        let Some(work) = &mut slot.work else { return };
         let before = work.tokens();
-        let advanced = self.session.logits(row).and_then(|logits| work.advance(logits, &mut self.raw, full));
+        let logits = kept.map_or_else(|| self.session.logits(row), Ok);
+        let advanced = logits.and_then(|logits| work.advance(logits, &mut self.raw, full, &self.waker));
         self.metrics.generated(work.tokens() - before);
         match advanced {
             Ok(None) => {}
-            Ok(Some(stop)) => self.finish(part.slot, stop),
+            Ok(Some(stop)) => self.finish(index, stop),
             // what was computed is right; only the answer cannot go on
             Err(Error::Constraint(why)) => {
                 let field = work.job.form.unwrap_or("grammar");
                 let why = format!("the answer was begun, but cannot go on in this form: {why}");
-                self.fail(part.slot, ApiError::field(field, why));
+                self.fail(index, ApiError::field(field, why));
             }
-            Err(e) => self.broken(part.slot, &e),
+            Err(e) => self.broken(index, &e),
         }
     }
 
@@ -265,6 +298,7 @@ impl Worker<'_> {
 mod tests {
     use super::*;
     use crate::batch::{
+        inbox::{Jobs, inbox},
         job::{Done, Piece},
         queue::Door,
     };
@@ -278,7 +312,14 @@ mod tests {
         TinyModel,
         sim::{SimDevice, SimOptions},
     };
-    use std::{sync::Arc, thread};
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::SeqCst},
+            mpsc::{RecvTimeoutError, Sender, channel},
+        },
+        thread,
+    };
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     fn job(engine: &Engine, door: &Arc<Door>, prompt: &[TokenId], n: usize) -> (Job, UnboundedReceiver<Event>) {
@@ -338,7 +379,7 @@ mod tests {
     fn alone_in_failing(engine: &Engine) {
         let (door, state) = (Door::new(9), State::new(3));
         let options = SessionOptions { sequences: 3, logits: 3, batch: 64, ..Default::default() };
-        let (jobs, todo) = std::sync::mpsc::channel();
+        let (jobs, todo) = inbox();
         let (alone, want) = job(engine, &door, &[5, 6, 7], 20);
         jobs.send(alone).unwrap();
         let session = engine.session(&options).unwrap();
@@ -386,7 +427,7 @@ mod tests {
     fn an_answer_that_cannot_go_on_in_its_form_names_the_field_that_asked_for_it() {
         let engine = Engine::builder().threads(1).load(&TinyModel::default().file()).unwrap();
         let (door, state) = (Door::new(9), State::new(1));
-        let (jobs, todo) = std::sync::mpsc::channel();
+        let (jobs, todo) = inbox();
         let session = engine.session(&SessionOptions::default()).unwrap();
         let (mut formed, said) = job(&engine, &door, &[5, 6], 20);
         let chain = Chain::new(SamplingParams::greedy(), engine.vocab()).unwrap();
@@ -399,5 +440,199 @@ mod tests {
         assert_eq!((error.status().as_u16(), &error.body_json()["error"]["param"]), (400, &"json_schema".into()));
         assert!(error.message().contains("begun") && error.message().contains("too much work"), "{}", error.message());
         assert_eq!(tokens(after).unwrap().len(), 20);
+    }
+
+    /// A form with no rules whose masks take their time, each on a thread of its own. It counts how often it was asked in vain.
+    struct Sleepy {
+        time: Duration,
+        begun: Option<Instant>,
+        /// Ends the thread that waits for the time to be over.
+        ended: Option<Sender<()>>,
+        in_vain: Arc<AtomicUsize>,
+    }
+
+    impl Sleepy {
+        fn new(time: Duration) -> Self {
+            Self { time, begun: None, ended: None, in_vain: Arc::default() }
+        }
+    }
+
+    impl Constraint for Sleepy {
+        fn mask(&mut self, _: &mut [f32]) -> pi_engine::Result<()> {
+            let begun = *self.begun.get_or_insert_with(Instant::now);
+            thread::sleep(self.time.saturating_sub(begun.elapsed()));
+            Ok(())
+        }
+
+        fn is_ready(&mut self, waker: &Waker) -> bool {
+            let begun = *self.begun.get_or_insert_with(Instant::now);
+            let is_ready = begun.elapsed() >= self.time;
+            if !is_ready {
+                self.in_vain.fetch_add(1, SeqCst);
+            }
+            if !is_ready && self.ended.is_none() {
+                let (left, waker) = (self.time.saturating_sub(begun.elapsed()), waker.clone());
+                let (done, ended) = channel();
+                thread::spawn(move || {
+                    if ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                        waker.wake();
+                    }
+                });
+                self.ended = Some(done);
+            }
+            is_ready
+        }
+
+        fn accept(&mut self, _: TokenId) -> pi_engine::Result<()> {
+            (self.begun, self.ended) = (None, None);
+            Ok(())
+        }
+
+        fn is_complete(&self) -> bool {
+            false
+        }
+    }
+
+    /// A job whose form needs so long for each token.
+    fn sleepy(
+        engine: &Engine,
+        door: &Arc<Door>,
+        time: Duration,
+        n: usize,
+    ) -> (Job, UnboundedReceiver<Event>, Arc<AtomicUsize>) {
+        let (mut job, said) = job(engine, door, &[5, 6, 7], n);
+        let chain = Chain::new(SamplingParams::greedy(), engine.vocab()).unwrap();
+        let form = Sleepy::new(time);
+        let in_vain = form.in_vain.clone();
+        job.sampler = Box::new(Constrained::new(chain, Box::new(form)));
+        (job, said, in_vain)
+    }
+
+    /// Runs three slots while `work` sends jobs, until `work` is done and all jobs are.
+    fn served(work: impl FnOnce(&Engine, &Arc<Door>, Jobs)) {
+        let engine = Engine::builder().threads(1).load(&TinyModel::default().file()).unwrap();
+        let (door, state) = (Door::new(9), State::new(3));
+        let options = SessionOptions { sequences: 3, logits: 3, batch: 64, ..Default::default() };
+        let ((jobs, todo), session) = (inbox(), engine.session(&options).unwrap());
+        thread::scope(|scope| {
+            let state = &state;
+            scope.spawn(move || run(session, 3, &todo, state).unwrap());
+            work(&engine, &door, jobs);
+        });
+        assert_eq!(door.inside(), 0);
+    }
+
+    /// Waits for something.
+    fn until(done: impl Fn() -> bool, what: &str) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < 5 * LONG, "in vain: {what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn an_answer_whose_form_takes_its_time_holds_up_no_other() {
+        served(|engine, door, jobs| {
+            let (plain, want) = job(engine, door, &[5, 6, 7], 20);
+            jobs.send(plain).unwrap();
+            let want = tokens(want).unwrap();
+            let began = Instant::now();
+            let (slow, slow_said, in_vain) = sleepy(engine, door, LONG, 2);
+            jobs.send(slow).unwrap();
+            until(|| in_vain.load(SeqCst) > 0, "it is known to be slow");
+            // one that comes while nothing else is to be done, and one beside it
+            let others = [20, 20].map(|n| job(engine, door, &[5, 6, 7], n));
+            for (other, said) in others {
+                jobs.send(other).unwrap();
+                assert_eq!(tokens(said).unwrap(), want);
+            }
+            assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+            // its tokens are those that it would have had without waiting
+            assert_eq!(tokens(slow_said).unwrap(), want[..2]);
+            assert!(began.elapsed() >= 2 * LONG, "{:?}", began.elapsed());
+            // between its steps the thread slept
+            let looks = 2 * LONG.as_millis() / LOOK.as_millis();
+            assert!(in_vain.load(SeqCst) < 2 * looks as usize + 60, "{in_vain:?}");
+        });
+    }
+
+    #[test]
+    fn answers_that_wait_beside_each_other_are_those_that_do_not() {
+        served(|engine, door, jobs| {
+            let (plain, want) = job(engine, door, &[5, 6, 7], 20);
+            jobs.send(plain).unwrap();
+            let want = tokens(want).unwrap();
+            let times = [0, 1, 7].map(Duration::from_millis);
+            let all = times.map(|time| sleepy(engine, door, time, 20));
+            let all = all.map(|(job, said, _)| {
+                jobs.send(job).unwrap();
+                said
+            });
+            all.into_iter().for_each(|said| assert_eq!(tokens(said).unwrap(), want));
+        });
+    }
+
+    #[test]
+    fn an_answer_that_waits_ends_with_its_deadline_and_with_its_client() {
+        served(|engine, door, jobs| {
+            let began = Instant::now();
+            let ((mut late, late_said, _), (left, left_said, in_vain)) =
+                (sleepy(engine, door, 9 * LONG, 2), sleepy(engine, door, 9 * LONG, 2));
+            late.deadline = Some(began + LONG / 10);
+            [late, left].into_iter().for_each(|job| jobs.send(job).unwrap());
+            let error = tokens(late_said).unwrap_err();
+            assert_eq!(error.body_json(), ApiError::deadline().body_json());
+            until(|| in_vain.load(SeqCst) > 0, "the other waits");
+            drop(left_said);
+            until(|| door.inside() == 0, "it is let go of");
+            assert!(began.elapsed() < 4 * LONG, "{:?}", began.elapsed());
+        });
+    }
+
+    /// A form that knows that it is complete only when its mask would be there.
+    struct Late {
+        left: usize,
+        certain: bool,
+    }
+
+    impl Constraint for Late {
+        fn mask(&mut self, _: &mut [f32]) -> pi_engine::Result<()> {
+            Ok(())
+        }
+
+        fn is_ready(&mut self, waker: &Waker) -> bool {
+            waker.wake_by_ref();
+            std::mem::replace(&mut self.certain, true)
+        }
+
+        fn accept(&mut self, _: TokenId) -> pi_engine::Result<()> {
+            (self.left, self.certain) = (self.left - 1, false);
+            Ok(())
+        }
+
+        fn is_complete(&self) -> bool {
+            self.left == 0 && self.certain
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_known_to_be_complete_late_has_no_token_more() {
+        served(|engine, door, jobs| {
+            let (mut late, mut said) = job(engine, door, &[5, 6, 7], 20);
+            let chain = Chain::new(SamplingParams::greedy(), engine.vocab()).unwrap();
+            late.sampler = Box::new(Constrained::new(chain, Box::new(Late { left: 3, certain: true })));
+            jobs.send(late).unwrap();
+            let done = loop {
+                match said.blocking_recv().unwrap() {
+                    Event::Done(done) => break done,
+                    Event::Failed(e) => panic!("{e:?}"),
+                    _ => {}
+                }
+            };
+            assert_eq!((done.stop, done.completion_tokens), (StopReason::Complete, 3));
+        });
     }
 }
