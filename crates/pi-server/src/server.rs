@@ -91,7 +91,10 @@ impl Server {
                     let error = ApiError::ended(&why);
                     state.fail(why);
                     // who asked before that was known
-                    todo.waiting().for_each(|job| job.end(Event::Failed(error.clone())));
+                    todo.waiting().for_each(|job| {
+                        state.metrics.failed();
+                        job.end(Event::Failed(error.clone()));
+                    });
                 }
                 Err(_) => state.fail("the engine's thread panicked"),
             }

@@ -70,7 +70,7 @@ __device__ __forceinline__ void tensor_linear(const u8 *w, const float *x, const
                     for (int k = 0; k < 4; ++k) {
                         const int m = half * TILE + first_row + 16 * i + g + 8 * (k / 2);
                         const int n = first_token + 8 * j + 2 * t + k % 2;
-                        sum[i][j][k] = fmaf(d[k], scale[m] * unit[n], sum[i][j][k]);
+                        sum[i][j][k] = fmaf(d[k] * scale[m], unit[n], sum[i][j][k]);
                         if (Coded<T>::CENTER)
                             sum[i][j][k] = fmaf(shift[m], total[half * TILE + n], sum[i][j][k]);
                     }

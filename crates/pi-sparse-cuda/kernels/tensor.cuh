@@ -119,7 +119,7 @@ __device__ __forceinline__ void split_step(const u32 *high, const u32 *low, cons
                 for (int k = 0; k < 4; ++k) {
                     const int m = half * HALF + first_row + 16 * i + g + 8 * (k / 2);
                     const int n = first_token + 8 * j + 2 * t + k % 2;
-                    sum[i][j][k] = fmaf(d[k], unit[m] * x_unit[n], sum[i][j][k]);
+                    sum[i][j][k] = fmaf(d[k] * unit[m], x_unit[n], sum[i][j][k]); // their product may be no number
                 }
             }
         }

@@ -119,7 +119,7 @@ fn heads(spec: &AttentionSpec) -> Heads {
 
 /// Numbers per token of what a step keeps in scratch: queries, keys, values, and what heads made of them.
 fn widths(of: Heads) -> [usize; 4] {
-    let [wide, narrow] = [of.heads, of.kv_heads].map(|heads| heads * of.head_dim);
+    let [wide, narrow] = [of.heads, of.kv_heads].map(|heads| heads.saturating_mul(of.head_dim));
     [wide, narrow, narrow, wide]
 }
 

@@ -80,6 +80,35 @@ fn tests_that_were_skipped_or_cut_have_shown_nothing() {
     assert_eq!(checked.iter().map(|v| v.0).collect::<Vec<_>>(), [Some(true), None]);
 }
 
+/// Whatever goes wrong in a part, results of the others are written.
+#[cfg(unix)]
+#[test]
+fn a_part_that_fails_costs_no_results() {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(Some(emulated)) = driver_folder() else {
+        assert!(std::env::var_os("CI").is_none(), "there is no emulated driver");
+        return eprintln!("SKIPPED: there is no emulated driver");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    carried(folder, Path::new(&emulated));
+    let (pi, real) = (folder.join("pi"), folder.join("pi-itself"));
+    fs::rename(&pi, &real).unwrap();
+    let refuses = format!(
+        "#!/bin/sh\nif [ \"$1\" = plan ]; then echo no budget >&2; exit 1; fi\nexec {} \"$@\"\n",
+        real.display()
+    );
+    fs::write(&pi, refuses).unwrap();
+    fs::set_permissions(&pi, fs::Permissions::from_mode(0o755)).unwrap();
+    let done = said(script(folder).arg("--small"));
+    assert!(done.code == Some(1) && !done.err.contains("Traceback"), "{}\n{}", done.out, done.err);
+    let results = folder.join("results");
+    let json = names(&results).into_iter().find(|name| name.ends_with(".json")).unwrap();
+    let found: Value = serde_json::from_str(&fs::read_to_string(results.join(json)).unwrap()).unwrap();
+    assert_eq!(found["failed"], json!(["decode: tiny does not fit on the device, of which no budget was said"]));
+    assert_eq!(found["operators"].as_array().unwrap().len(), 8);
+}
+
 #[cfg(unix)]
 #[test]
 fn the_script_tests_times_and_judges_with_the_emulated_driver() {
