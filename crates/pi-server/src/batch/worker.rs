@@ -199,15 +199,17 @@ impl Worker<'_> {
                     row += usize::from(part.logits);
                 }
             }
-            Err(e) if self.is_end(&e) => {}
             Err(e) if parts.len() == 1 => self.broken(parts[0].slot, &e),
+            Err(e) if self.is_end(&e) => {}
             Err(_) => {
                 for part in parts {
                     let tokens = &tokens[part.tokens.clone()];
                     match self.session.step(tokens) {
                         Ok(()) => self.computed(part, tokens, 0),
-                        Err(e) if self.is_end(&e) => return,
                         Err(e) => self.broken(part.slot, &e),
+                    }
+                    if self.end.is_some() {
+                        return;
                     }
                 }
             }
@@ -284,6 +286,9 @@ impl Worker<'_> {
 
     /// What the engine refused may have left numbers in the cache that are none: nothing of it is used again.
     fn broken(&mut self, index: usize, error: &Error) {
+        if self.is_end(error) {
+            return; // who is told then is every request
+        }
         self.keep(index, 0);
         self.fail(index, ApiError::engine(error.to_string()));
     }
