@@ -107,6 +107,11 @@ impl Matcher {
         mask
     }
 
+    #[cfg(test)]
+    pub(crate) fn give_credit(&self, credit: u32) {
+        self.credit.store(credit, Relaxed);
+    }
+
     /// Whether masks of this form can be expected to be quick.
     pub(crate) fn is_trusted(&self) -> bool {
         self.credit.load(Relaxed) >= TRUSTED
