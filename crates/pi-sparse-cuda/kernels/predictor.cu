@@ -58,8 +58,10 @@ __device__ __forceinline__ void marks(const u8 *w, const float *x, int rows, int
     }
 }
 
+// Registers for all loads of a turn, as in FFNs. With so many as this leaves the compiler computes addresses of Q8_K again
+// and again, in an order that differs from run to run, and there would be no one PTX: there it may have all it wants.
 #define MARKS(T)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(8 * WARP, 3)                                                          \
+    extern "C" __global__ void __launch_bounds__(8 * WARP, T::BYTES == Q8_K::BYTES ? 1 : 3)                            \
         pi_marks_##T(const u8 *w, const float *x, int rows, int cols, int tokens, float threshold, u32 *out) {         \
         marks<T>(w, x, rows, cols, tokens, threshold, out);                                                            \
     }
