@@ -11,9 +11,7 @@ use super::bytes;
 use super::cache::WordCache;
 use super::error::{VocabError, VocabWarning};
 use super::gguf;
-use super::partition::{Fragment, Rule};
 use super::pre::Pre;
-use super::spm::MAX_TEXT;
 use super::table::Table;
 use super::unicode::Codes;
 use super::vocab::Vocab;
@@ -202,25 +200,8 @@ impl Tokenizer for Bpe {
         quoted: &[Range<usize>],
         options: EncodeOptions,
     ) -> Result<Vec<TokenId>, TextError> {
-        if text.len() > MAX_TEXT {
-            return Err(TextError::TooLong { bytes: text.len(), limit: MAX_TEXT });
-        }
-        let special = &self.table.special;
         let mut scratch = Scratch::default();
-        let mut out = Vec::new();
-        if options.add_special && special.add_bos {
-            out.extend(special.bos);
-        }
-        for fragment in self.table.partition.split(text, Rule { parse_special: options.parse_special, quoted }) {
-            match fragment {
-                Fragment::Token(id) => out.push(id),
-                Fragment::Text(range) => self.push_text(&text[range], &mut out, &mut scratch)?,
-            }
-        }
-        if options.add_special && special.add_eos {
-            out.extend(special.eos);
-        }
-        Ok(out)
+        self.table.encode(text, quoted, options, |text, _, out| self.push_text(text, out, &mut scratch))
     }
 
     fn piece(&self, id: TokenId, special: bool) -> Option<&[u8]> {

@@ -13,13 +13,9 @@ use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind,
 use super::cache::WordCache;
 use super::error::{VocabError, VocabWarning};
 use super::gguf;
-use super::partition::{Fragment, Rule};
 use super::pre::Pre;
 use super::table::{SPACE_MARK, Table};
 use super::vocab::Vocab;
-
-/// A text in spm form may be three times as long, and offsets are 32 bits.
-pub(super) const MAX_TEXT: usize = 1 << 30;
 
 /// A tokenizer of the SentencePiece kind.
 #[derive(Debug)]
@@ -226,43 +222,20 @@ impl Tokenizer for Spm {
         quoted: &[Range<usize>],
         options: EncodeOptions,
     ) -> Result<Vec<TokenId>, TextError> {
-        if text.len() > MAX_TEXT {
-            return Err(TextError::TooLong { bytes: text.len(), limit: MAX_TEXT });
-        }
-        let special = &self.table.special;
-        let mut out = Vec::new();
-        if options.add_special && special.add_bos {
-            out.extend(special.bos);
-        }
-        // The space is put before a text that is the first, or that stands behind a special token.
-        let mut space = special.add_space_prefix;
-        let mut marked = Vec::new();
-        let mut scratch = Scratch::default();
-        for fragment in self.table.partition.split(text, Rule { parse_special: options.parse_special, quoted }) {
-            match fragment {
-                Fragment::Token(id) => {
-                    out.push(id);
-                    space = special.add_space_prefix;
-                }
-                Fragment::Text(range) => {
-                    marked.clear();
-                    if std::mem::take(&mut space) {
-                        marked.extend_from_slice(SPACE_MARK);
-                    }
-                    for &byte in &text[range] {
-                        match byte {
-                            b' ' => marked.extend_from_slice(SPACE_MARK),
-                            byte => marked.push(byte),
-                        }
-                    }
-                    self.push_text(&marked, &mut out, &mut scratch)?;
+        let (mut marked, mut scratch) = (Vec::new(), Scratch::default());
+        self.table.encode(text, quoted, options, |text, begins, out| {
+            marked.clear();
+            if begins && self.table.special.add_space_prefix {
+                marked.extend_from_slice(SPACE_MARK);
+            }
+            for &byte in text {
+                match byte {
+                    b' ' => marked.extend_from_slice(SPACE_MARK),
+                    byte => marked.push(byte),
                 }
             }
-        }
-        if options.add_special && special.add_eos {
-            out.extend(special.eos);
-        }
-        Ok(out)
+            self.push_text(&marked, out, &mut scratch)
+        })
     }
 
     fn piece(&self, id: TokenId, special: bool) -> Option<&[u8]> {

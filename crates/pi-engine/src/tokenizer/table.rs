@@ -1,16 +1,20 @@
 //! What both kinds of tokenizer share: texts, kinds and pieces of the tokens, found by number or by text.
 
 use std::hash::BuildHasher;
+use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use pi_core::text::{SpecialTokens, TokenId, TokenKind};
+use pi_core::text::{EncodeOptions, SpecialTokens, TextError, TokenId, TokenKind};
 
 use super::error::{VocabError, VocabWarning};
 use super::gguf;
-use super::partition::Partition;
+use super::partition::{Fragment, Partition, Rule};
 use super::pre::Pre;
 use super::special;
 use super::vocab::{Texts, Vocab, VocabModel};
+
+/// A text in the form of SentencePiece may be three times as long, and offsets are 32 bits.
+const MAX_TEXT: usize = 1 << 30;
 
 /// Stands for a space in SentencePiece vocabularies.
 pub(super) const SPACE_MARK: &[u8] = "▁".as_bytes();
@@ -101,6 +105,41 @@ impl Table {
 
     pub(super) fn find(&self, text: &[u8]) -> Option<TokenId> {
         self.lookup.find(&self.tokens, text)
+    }
+
+    /// The tokens of a text: special tokens, and between them what `push` appends for a stretch of text. It is told whether that is the first,
+    /// or stands behind a special token.
+    pub(super) fn encode(
+        &self,
+        text: &[u8],
+        quoted: &[Range<usize>],
+        options: EncodeOptions,
+        mut push: impl FnMut(&[u8], bool, &mut Vec<TokenId>) -> Result<(), TextError>,
+    ) -> Result<Vec<TokenId>, TextError> {
+        if text.len() > MAX_TEXT {
+            return Err(TextError::TooLong { bytes: text.len(), limit: MAX_TEXT });
+        }
+        let mut out = Vec::new();
+        if options.add_special && self.special.add_bos {
+            out.extend(self.special.bos);
+        }
+        let mut begins = true;
+        for fragment in self.partition.split(text, Rule { parse_special: options.parse_special, quoted }) {
+            begins = match fragment {
+                Fragment::Token(id) => {
+                    out.push(id);
+                    true
+                }
+                Fragment::Text(range) => {
+                    push(&text[range], begins, &mut out)?;
+                    false
+                }
+            };
+        }
+        if options.add_special && self.special.add_eos {
+            out.extend(self.special.eos);
+        }
+        Ok(out)
     }
 
     pub(super) fn kind(&self, id: TokenId) -> Option<TokenKind> {
