@@ -236,7 +236,7 @@ def worker(setup):
 
 def markdown(about, found):
     lines = [
-        f"{about['cpu']}, {about['threads']} threads, {about['date']}; pi {about['pi']}, llama-cpp-python "
+        f"{about['cpu']}, {about['threads']} threads, {about['date']}; pi {about['pi']} (`--sparsity {found[0]['sparsity']}`), llama-cpp-python "
         f"{about['llama_cpp_python']}; medians of {about['rounds']} alternating runs; load before: {about['load_before']}",
         "",
         "| file | test | pi t/s | llama.cpp t/s | ratio | active | MB/token | of memory |",
